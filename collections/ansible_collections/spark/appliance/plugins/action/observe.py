@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gather a node's facts, and what it serves; see the module of the same name for its options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Runs ``node_facts`` once; an unreachable node fails with one message instead of a trace."""
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        host = task_vars["inventory_hostname"]
+        asked = dict(self._task.args)
+        serving = asked.pop("serving", None)
+        try:
+            seen: dict[str, Any] = self._execute_module(
+                module_name="spark.appliance.node_facts", module_args=asked, task_vars=task_vars
+            )
+            if serving and not seen.get("failed"):
+                answer = self._execute_module(
+                    module_name="spark.appliance.serving_probe",
+                    module_args=serving,
+                    task_vars=task_vars,
+                )
+                if answer.get("failed"):
+                    return {**result, **answer}
+                seen["serving"] = answer["serving"]
+        except AnsibleConnectionFailure as unreachable:
+            address = task_vars.get("ansible_host", host)
+            # ssh puts its own last word on the last line; the rest is its debug output.
+            said = str(unreachable).strip().splitlines()[-1][:200]
+            return {
+                **result,
+                "failed": True,
+                "msg": (
+                    f"{host}: expected an ssh login at {address} [ansible_host], found: {said}; "
+                    "start the node or correct its address, user and key, then run again. "
+                    "Nothing further was done on any node."
+                ),
+            }
+        return {**result, **seen, "changed": False}
