@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ansible_runner
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One finished ansible-playbook run."""
+
+    status: str
+    code: int
+    output: str
+    changed: dict[str, int]
+    failures: tuple[str, ...]
+    contacted: tuple[str, ...]
+
+
+RunPlaybook = Callable[..., Run]
+
+
+@pytest.fixture
+def run_playbook(tmp_path: Path) -> RunPlaybook:
+    """Return a function that runs a playbook of this tree as a user would."""
+
+    def run(
+        playbook: str,
+        *,
+        inventory: Path | str,
+        options: str = "",
+        extra: dict[str, Any] | None = None,
+    ) -> Run:
+        done = ansible_runner.run(
+            private_data_dir=str(tmp_path / "runner"),
+            project_dir=str(ROOT),
+            inventory=str(ROOT / inventory),
+            playbook=playbook,
+            cmdline=options or None,
+            extravars=extra or {},
+            quiet=True,
+            rotate_artifacts=3,
+            envvars={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "PATH": os.environ["PATH"]},
+        )
+        failures: list[str] = []
+        contacted: set[str] = set()
+        for event in done.events:
+            data = event.get("event_data", {})
+            if event["event"] == "runner_on_failed" and not data.get("ignore_errors"):
+                failures.append(str(data["res"].get("msg", "")))
+            if event["event"] == "runner_on_unreachable":
+                failures.append(f"unreachable: {data['res'].get('msg', '')}")
+                contacted.add(data["host"])
+        stats = done.stats or {}
+        return Run(
+            status=done.status,
+            code=done.rc,
+            output=done.stdout.read(),
+            changed=dict(stats.get("changed", {})),
+            failures=tuple(failures),
+            contacted=tuple(sorted(contacted)),
+        )
+
+    return run
