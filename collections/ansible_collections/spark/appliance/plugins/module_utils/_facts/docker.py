@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container engine, its images and containers, over the engine's own socket."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import quote
+
+from ansible_collections.spark.appliance.plugins.module_utils._facts.host import (
+    Command,
+    Host,
+    Unknown,
+    concurrently,
+)
+
+# Why an engine does not answer is in its log, and a first boot can leave it dead for ever.
+ENGINE_LOG = Command(
+    "journalctl-docker",
+    ("journalctl", "-u", "docker.service", "-b", "-n", "20", "-o", "cat", "--no-pager", "-q"),
+    empty_ok=True,
+)
+# Where a content store keeps blobs: containerd of the distribution or of Docker, and Docker's own.
+_CONTENT_STORES = (
+    "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256",
+    "/var/lib/docker/containerd/daemon/io.containerd.content.v1.content/blobs/sha256",
+)
+CDI_SPECS = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/run/cdi/nvidia.yaml")
+DEFAULT_ROOT = "/var/lib/docker"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def uses_containerd_store(info: dict[str, Any]) -> bool:
+    """Tell whether images live in containerd's store, where an image's id is a manifest digest."""
+    pairs = info.get("DriverStatus") or []
+    return any(
+        isinstance(pair, list) and len(pair) == 2 and pair[1] == "io.containerd.snapshotter.v1"
+        for pair in pairs
+    )
+
+
+def _blob(host: Host, digest: str) -> dict[str, Any] | None:
+    if not _DIGEST.fullmatch(digest):
+        return None
+    for store in _CONTENT_STORES:
+        raw = host.read_bytes(f"{store}/{digest.removeprefix('sha256:')}")
+        if raw is not None:
+            try:
+                parsed = json.loads(raw)
+            except ValueError as error:
+                raise Unknown(f"{store}: the blob {digest[:19]} is not JSON") from error
+            return parsed if isinstance(parsed, dict) else None
+    return None
+
+
+def config_digest(host: Host, image_id: str, architecture: str, containerd: bool) -> str | None:
+    """Return the digest of an image's config, whichever store holds it; None when not to be told.
+
+    On the classic store it is the image's id. On containerd's store the id names a manifest, or an
+    index of manifests, which in turn names the config.
+    """
+    if not containerd:
+        return image_id
+    manifest = _blob(host, image_id)
+    if manifest and "manifests" in manifest:
+        matching = [
+            entry
+            for entry in manifest["manifests"]
+            if entry.get("platform", {}).get("architecture") == architecture
+        ]
+        manifest = _blob(host, matching[0].get("digest", "")) if len(matching) == 1 else None
+    digest = (manifest or {}).get("config", {}).get("digest")
+    return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
+
+
+def _image(host: Host, listed: dict[str, Any], containerd: bool) -> dict[str, Any]:
+    image_id = listed["Id"]
+    short = image_id.removeprefix("sha256:")[:12]
+    shown = host.docker(f"docker-image-{short}", f"/images/{quote(image_id)}/json")
+    architecture = shown["Architecture"]
+    return {
+        "id": image_id,
+        "config_digest": config_digest(host, image_id, architecture, containerd),
+        "tags": sorted(shown.get("RepoTags") or []),
+        "architecture": architecture,
+        "os": shown["Os"],
+        "layers": list(shown["RootFS"].get("Layers") or []),
+        "labels": dict((shown.get("Config") or {}).get("Labels") or {}),
+        "size_bytes": int(shown["Size"]),
+    }
+
+
+def _container(host: Host, listed: dict[str, Any]) -> dict[str, Any]:
+    short = listed["Id"][:12]
+    shown = host.docker(f"docker-container-{short}", f"/containers/{listed['Id']}/json")
+    state, limits = shown["State"], shown["HostConfig"]
+    return {
+        "id": listed["Id"],
+        "name": shown["Name"].lstrip("/"),
+        "image": shown["Config"]["Image"],
+        "image_id": shown["Image"],
+        "state": state["Status"],
+        "exit_code": int(state["ExitCode"]),
+        "started_at": state["StartedAt"],
+        "labels": dict(shown["Config"].get("Labels") or {}),
+        "pid": int(state.get("Pid") or 0),
+        "oom_killed": bool(state.get("OOMKilled")),
+        "privileged": bool(limits.get("Privileged")),
+        "restart_policy": (limits.get("RestartPolicy") or {}).get("Name") or "no",
+        "memory_limit_bytes": int(limits.get("Memory") or 0),
+        "devices": sorted(entry["PathOnHost"] for entry in limits.get("Devices") or []),
+        "memlock_bytes": _memlock(limits.get("Ulimits") or []),
+    }
+
+
+def _memlock(limits: list[dict[str, Any]]) -> int | None:
+    return next((int(limit["Hard"]) for limit in limits if limit["Name"] == "memlock"), None)
+
+
+def cdi_versions(host: Host) -> list[str]:
+    """Return the driver versions that the generated CDI specification mounts."""
+    found: set[str] = set()
+    for path in CDI_SPECS:
+        text = host.text(path) or ""
+        found |= set(re.findall(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\b", text))
+    return sorted(found)
+
+
+def root_directory(host: Host) -> str:
+    """Return where the engine keeps images, the usual place when it does not answer."""
+    try:
+        return str(host.docker("docker-info", "/info").get("DockerRootDir") or DEFAULT_ROOT)
+    except Unknown:
+        return DEFAULT_ROOT
+
+
+def observe_docker(host: Host) -> dict[str, Any]:
+    """Return the ``docker`` section."""
+    answers = concurrently(
+        [
+            lambda: host.docker("docker-info", "/info"),
+            lambda: host.docker("docker-images", "/images/json"),
+            lambda: host.docker("docker-containers", "/containers/json?all=true"),
+        ]
+    )
+    failed = next((answer for answer in answers if isinstance(answer, Unknown)), None)
+    if failed is not None:
+        raise Unknown(f"{failed}{_engine_complaint(host)}")
+    info, images, containers = answers
+    try:
+        containerd = uses_containerd_store(info)
+        shown = concurrently(
+            [lambda listed=listed: _image(host, listed, containerd) for listed in images]
+            + [lambda listed=listed: _container(host, listed) for listed in containers]
+        )
+        failed = next((answer for answer in shown if isinstance(answer, Unknown)), None)
+        if failed is not None:
+            raise failed
+        root = info["DockerRootDir"]
+        return {
+            "server_version": info["ServerVersion"],
+            "storage_driver": info["Driver"],
+            "containerd_store": containerd,
+            "root_dir": root,
+            "origin": "snap" if root.startswith("/var/snap/") else "package",
+            "runtimes": sorted(info.get("Runtimes") or {}),
+            "cdi_devices": sorted(
+                entry["ID"]
+                for entry in info.get("DiscoveredDevices") or []
+                if entry.get("Source") == "cdi"
+            ),
+            "cdi_driver_versions": cdi_versions(host),
+            "images": shown[: len(images)],
+            "containers": shown[len(images) :],
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unknown(f"docker: an answer is not as expected: {error!r}") from error
+
+
+def _engine_complaint(host: Host) -> str:
+    try:
+        lines = host.ask(ENGINE_LOG).splitlines()
+    except Unknown:
+        return ""
+    complaints = [line for line in lines if re.search(r"fail|invalid|error", line, re.IGNORECASE)]
+    return f"; its log says: {complaints[-1].strip()[:200]}" if complaints else ""

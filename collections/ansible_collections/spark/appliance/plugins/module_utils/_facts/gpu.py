@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU, its driver and who uses it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ansible_collections.spark.appliance.plugins.module_utils._facts.host import (
+    Command,
+    Host,
+    Unknown,
+    concurrently,
+    excerpt,
+)
+
+GPU = Command(
+    "nvidia-smi-gpu",
+    (
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,clocks.max.sm",
+        "--format=csv,noheader,nounits",
+    ),
+    timeout_s=8.0,
+)
+TENANTS = Command(
+    "nvidia-smi-apps",
+    ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory",
+     "--format=csv,noheader,nounits"),
+    timeout_s=8.0,
+    empty_ok=True,
+)  # fmt: skip
+_VERSION = re.compile(r"\d+(\.\d+)+")
+_MIB = 1 << 20
+
+
+def parse_gpus(text: str) -> list[dict[str, Any]]:
+    """Return one entry a GPU: name, driver version, highest SM clock in MHz.
+
+    Raises:
+        Unknown: a row is not name, driver version and clock, such as ``No devices were found``.
+    """
+    found = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != 3 or not _VERSION.fullmatch(fields[1]):
+            raise Unknown(f"nvidia-smi: {excerpt(line)}")
+        clock = int(fields[2]) if fields[2].isdigit() else None
+        found.append({"name": fields[0], "driver_version": fields[1], "max_sm_mhz": clock})
+    if not found:
+        raise Unknown("nvidia-smi: listed no GPU")
+    return found
+
+
+def parse_tenants(text: str) -> list[dict[str, Any]]:
+    """Return the processes that hold GPU memory; ``used_bytes`` is None where the driver has none.
+
+    Raises:
+        Unknown: a row is not pid, name and MiB.
+    """
+    found = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        # A program's path may hold commas, so the name is what lies between the outer two.
+        pid, _, rest = line.partition(",")
+        name, separator, used = rest.rpartition(",")
+        if not separator or not pid.strip().isdigit():
+            raise Unknown(f"nvidia-smi: {excerpt(line)}")
+        size = used.strip()
+        used_bytes = int(size) * _MIB if size.isdigit() else None
+        found.append({"pid": int(pid), "name": name.strip(), "used_bytes": used_bytes})
+    return found
+
+
+def _loaded_driver(host: Host) -> str | None:
+    text = host.text("/proc/driver/nvidia/version")
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text or "")
+    return match.group(1) if match else None
+
+
+def observe_gpu(host: Host) -> dict[str, Any]:
+    """Return the ``gpu`` section."""
+    printed, tenants = concurrently([lambda: host.ask(GPU), lambda: host.ask(TENANTS)])
+    for result in (printed, tenants):
+        if isinstance(result, Unknown):
+            raise result
+    gpus = parse_gpus(printed)
+    return {
+        "name": gpus[0]["name"],
+        "count": len(gpus),
+        "driver_version": gpus[0]["driver_version"],
+        "loaded_driver_version": _loaded_driver(host),
+        "max_sm_mhz": gpus[0]["max_sm_mhz"],
+        "tenants": parse_tenants(tenants),
+    }
