@@ -20,25 +20,25 @@ APPLIANCE_STATE = "/var/lib/spark-appliance"
 _INDEX_LIMIT_BYTES = 64 << 20
 
 
+def _file(host: Host, path: str) -> dict[str, Any]:
+    entry = host.entry(path)
+    if entry is None:
+        return {"exists": False}
+    return {
+        "exists": True,
+        "type": entry.kind,
+        "target": host.link(path) if entry.kind == "link" else None,
+        "mode": f"{entry.mode:04o}",
+        "uid": entry.uid,
+        "gid": entry.gid,
+        "size_bytes": entry.size_bytes,
+        "sha256": host.sha256(path) if entry.kind in {"file", "link"} else None,
+    }
+
+
 def observe_files(host: Host, paths: tuple[str, ...]) -> dict[str, Any]:
     """Return the ``files`` section: one entry for every path asked for."""
-    found: dict[str, Any] = {}
-    for path in paths:
-        entry = host.entry(path)
-        if entry is None:
-            found[path] = {"exists": False}
-            continue
-        found[path] = {
-            "exists": True,
-            "type": entry.kind,
-            "target": host.link(path) if entry.kind == "link" else None,
-            "mode": f"{entry.mode:04o}",
-            "uid": entry.uid,
-            "gid": entry.gid,
-            "size_bytes": entry.size_bytes,
-            "sha256": host.sha256(path) if entry.kind in {"file", "link"} else None,
-        }
-    return found
+    return {path: _file(host, path) for path in paths}
 
 
 def _existing(host: Host, path: str) -> str:
@@ -124,13 +124,26 @@ def observe_launch(host: Host) -> dict[str, Any]:
     """
     folder = f"{APPLIANCE_CONFIG}/launches"
     staged = [name for name in host.names(folder) or [] if not name.startswith(".")]
+    launches = {
+        name: {
+            file: _file(host, f"{folder}/{name}/{file}")
+            for file in host.names(f"{folder}/{name}") or []
+        }
+        for name in staged
+    }
     target = host.link(f"{APPLIANCE_CONFIG}/current")
     if target is None:
-        return {"present": False, "id": None, "staged": staged, "content": None, "files": {}}
+        return {
+            "present": False,
+            "id": None,
+            "staged": staged,
+            "launches": launches,
+            "content": None,
+            "files": {},
+        }
     launch_id = target.rstrip("/").rpartition("/")[2]
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", launch_id) or launch_id not in staged:
         raise Unknown(f"{APPLIANCE_CONFIG}/current: names no staged launch: {target[:80]!r}")
-    names = host.names(f"{folder}/{launch_id}") or []
     try:
         content = json.loads(host.need(f"{folder}/{launch_id}/launch.json"))
     except ValueError as error:
@@ -139,6 +152,7 @@ def observe_launch(host: Host) -> dict[str, Any]:
         "present": True,
         "id": launch_id,
         "staged": staged,
+        "launches": launches,
         "content": content,
-        "files": {name: host.sha256(f"{folder}/{launch_id}/{name}") for name in names},
+        "files": {name: file.get("sha256") for name, file in launches[launch_id].items()},
     }
