@@ -14,6 +14,10 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.clock impor
 )
 from ansible_collections.spark.appliance.plugins.module_utils._facts.docker import observe_docker
 from ansible_collections.spark.appliance.plugins.module_utils._facts.gpu import observe_gpu
+from ansible_collections.spark.appliance.plugins.module_utils._facts.guards import observe_guards
+from ansible_collections.spark.appliance.plugins.module_utils._facts.holders import (
+    observe_holders,
+)
 from ansible_collections.spark.appliance.plugins.module_utils._facts.host import (
     Host,
     Json,
@@ -28,6 +32,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.kernel_log 
     observe_kernel_log,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._facts.listeners import (
+    observe_connections,
     observe_listeners,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._facts.memory import observe_memory
@@ -60,6 +65,8 @@ SECTIONS: dict[str, Callable[[Host, Request], Any]] = {
     "identity": lambda host, _: observe_identity(host),
     "boot": lambda host, _: observe_boot(host),
     "memory": observe_memory,
+    "holders": lambda host, _: observe_holders(host),
+    "guards": lambda host, _: observe_guards(host),
     "display": observe_display,
     "avahi": observe_avahi,
     "network": lambda host, _: observe_network(host),
@@ -73,6 +80,7 @@ SECTIONS: dict[str, Callable[[Host, Request], Any]] = {
     "launch": lambda host, _: observe_launch(host),
     "weights": lambda host, request: observe_weights(host, request.weights),
     "listeners": lambda host, _: observe_listeners(host),
+    "connections": lambda host, _: observe_connections(host),
     "time": lambda host, request: observe_time(host, request.reference_epoch_s),
     "power": lambda host, _: observe_power(host),
     "packages": lambda host, _: observe_packages(host),

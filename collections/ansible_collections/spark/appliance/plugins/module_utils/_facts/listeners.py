@@ -14,6 +14,11 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.host import
 )
 
 SS = Command("ss-listen", ("ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes"))
+SS_ESTABLISHED = Command(
+    "ss-established",
+    ("ss", "--no-header", "--tcp", "--numeric", "state", "established"),
+    empty_ok=True,
+)
 _USER = re.compile(r'users:\(\("([^"]*)",pid=(\d+)')
 
 
@@ -51,3 +56,29 @@ def parse_listeners(text: str) -> list[dict[str, Any]]:
 def observe_listeners(host: Host) -> list[dict[str, Any]]:
     """Return the ``listeners`` section; a node reached over ssh listens at least for ssh."""
     return parse_listeners(host.ask(SS))
+
+
+def parse_connections(text: str) -> list[dict[str, Any]]:
+    """Return the remote ends of established connections beyond loopback, each once.
+
+    Raises:
+        Unknown: a row has no peer address and port.
+    """
+    found: dict[tuple[str, int], None] = {}
+    for line in text.splitlines():
+        fields = line.split()
+        if not fields or fields[0] in {"State", "Recv-Q"}:
+            continue
+        # With a state filter ss leaves the state's column out.
+        host, separator, port = (fields[3] if len(fields) >= 4 else "").rpartition(":")
+        if not separator or not port.isdigit():
+            raise Unknown(f"ss: no peer address and port: {excerpt(line)}")
+        address = host.partition("%")[0].strip("[]").removeprefix("::ffff:")
+        if not address.startswith("127.") and address != "::1":
+            found[(address, int(port))] = None
+    return [{"address": address, "port": port} for address, port in found]
+
+
+def observe_connections(host: Host) -> list[dict[str, Any]]:
+    """Return the ``connections`` section."""
+    return parse_connections(host.ask(SS_ESTABLISHED))

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What listens where, and what the containers may do."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context import Context
+from ansible_collections.spark.appliance.plugins.plugin_utils.checks.registry import (
+    HOST,
+    SERVING,
+    Problem,
+    Scope,
+    check,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.facts import FirewallRule, NodeFacts
+from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Severity
+
+# Ray's dashboard, client server and job submission; each of them runs code for whoever asks.
+RAY_CODE_PORTS = frozenset({8265, 10001, 52365})
+
+
+@check(
+    "security.api_bind",
+    "the API listens on its bind address only",
+    scope=Scope.NODE,
+    phases=SERVING,
+    remedy="start the launch that the recipe renders; host networking ignores Docker's port rules",
+    cases=("SEC-01",),
+)
+def api_bind(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """The socket is looked at, not the configuration that should have led to it."""
+    site = context.site
+    if node.name != site.head:
+        return
+    sockets = [entry for entry in node.listeners if entry.port == site.api_port]
+    if not sockets:
+        yield Problem(expected=f"a listener on {site.api_bind}:{site.api_port}", found="none")
+    for entry in sockets:
+        if entry.address != site.api_bind:
+            yield Problem(
+                expected=f"{site.api_bind}:{site.api_port} only",
+                found=f"{entry.address}:{entry.port} ({entry.process or 'unknown process'})",
+                variable="appliance_api_bind",
+            )
+
+
+@check(
+    "security.api_key",
+    "the API demands its key",
+    scope=Scope.FLEET,
+    phases=SERVING,
+    remedy="set appliance_api_key and start the launch again",
+    cases=("SEC-01",),
+)
+def api_key(context: Context) -> Iterator[Problem]:
+    """The server is asked once without the key and must refuse."""
+    serving = context.require(context.serving, "serving")
+    status = serving.get("without_key")
+    if serving.get("health") == 200 and status not in {401, 403}:
+        yield Problem(
+            node=context.site.head,
+            expected="HTTP 401 without the key",
+            found=f"HTTP {status}",
+            variable="appliance_api_key",
+        )
+
+
+@check(
+    "security.ray_ports",
+    "Ray's ports are not open on every address",
+    scope=Scope.NODE,
+    phases=SERVING,
+    remedy="start the launch that the recipe renders: dashboard and client server off or on "
+    "loopback, the control store on the rail",
+    cases=("SEC-01",),
+)
+def ray_ports(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """Ray runs code for whoever reaches these ports and knows no password."""
+    if context.site.ray_port is None:
+        return
+    for entry in node.listeners:
+        exposed = entry.wildcard or _public(entry.address)
+        if entry.port in RAY_CODE_PORTS and exposed:
+            yield Problem(
+                expected=f"port {entry.port} on loopback or a rail",
+                found=f"{entry.address} ({entry.process or 'unknown process'})",
+            )
+
+
+def _public(address: str) -> bool:
+    return not ipaddress.ip_address(address).is_private
+
+
+@check(
+    "security.privileged",
+    "no container is privileged",
+    severity=Severity.WARNING,
+    scope=Scope.NODE,
+    phases=SERVING,
+    remedy="start the launch that the recipe renders: devices and capabilities one by one",
+    cases=("SEC-06",),
+)
+def privileged(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """A privileged container is root on the node."""
+    del context
+    for entry in node.docker.containers:
+        if entry.privileged and entry.state == "running":
+            yield Problem(expected=f"{entry.name} without --privileged", found="privileged")
+
+
+def _allows(rule: FirewallRule, peers: list[ipaddress.IPv4Address]) -> bool:
+    if rule.action != "allow" or rule.port != "any":
+        return False
+    try:
+        source = ipaddress.ip_network(rule.source, strict=False)
+    except ValueError:
+        return False
+    return all(peer in source for peer in peers)
+
+
+@check(
+    "security.firewall",
+    "the firewall lets the fabric through",
+    scope=Scope.NODE,
+    phases=HOST,
+    remedy="allow the rail prefixes on the rails (ufw allow in on RAIL from PREFIX), nothing wider",
+    cases=("SEC-03",),
+)
+def firewall(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """NCCL and Ray use random ports between ranks, which a default-deny policy drops."""
+    state = node.firewall
+    if not state.enabled or state.input_policy not in {"drop", "reject"}:
+        return
+    for index, _ in enumerate(context.site.rails.get(node.name, ())):
+        peers = [
+            context.site.rail_interfaces(name)[index].ip
+            for name in context.site.nodes
+            if name != node.name and index < len(context.site.rails.get(name, ()))
+        ]
+        if peers and not any(_allows(rule, peers) for rule in state.rules):
+            prefix = context.site.rail_interfaces(node.name)[index].network
+            yield Problem(
+                expected=f"a rule that allows {prefix}",
+                found=f"default {state.input_policy}, {len(state.rules)} rules, none for it",
+            )
