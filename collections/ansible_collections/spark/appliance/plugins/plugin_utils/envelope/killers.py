@@ -104,8 +104,10 @@ def ray_monitor(refresh_ms: int, usage_threshold: Fraction, total_bytes: int) ->
     return Killer("Ray's memory monitor", acts_at_bytes, rule, True)
 
 
-def observed_killers(facts: Mapping[str, Any], total_bytes: int) -> list[Killer]:
-    """Return the killers that run on a node.
+def observed_killers(
+    facts: Mapping[str, Any], *, total_bytes: int, swap_bytes: int
+) -> list[Killer]:
+    """Return the killers that run on a node; rules about swap are void where there is none.
 
     Raises:
         ForeignFactsError: the section is missing, or a killer runs with unreadable settings.
@@ -120,7 +122,8 @@ def observed_killers(facts: Mapping[str, Any], total_bytes: int) -> list[Killer]
     oomd = guards["oomd"]
     if oomd["running"]:
         for unit, rule in oomd["managed"].items():
-            pressure, swap = rule["memory_pressure"] == "kill", rule["swap"] == "kill"
+            pressure = rule["memory_pressure"] == "kill"
+            swap = rule["swap"] == "kill" and swap_bytes > 0
             if pressure or swap:
                 what = f"memory pressure above {rule['limit']}" if pressure else "swap use"
                 found.append(Killer("systemd-oomd", None, f"{unit}: {what}", unit != "user.slice"))
