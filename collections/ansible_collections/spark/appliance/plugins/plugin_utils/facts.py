@@ -104,6 +104,8 @@ class SwapUnit:
     load: str
     active: str
     enabled: str
+    what: str = ""
+    fragment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class Unit:
     n_restarts: int
     main_pid: int
     active_since_boot_us: int
+    fragment: str = ""
 
 
 @dataclass(frozen=True, slots=True)

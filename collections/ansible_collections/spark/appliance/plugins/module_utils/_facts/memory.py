@@ -66,18 +66,20 @@ def parse_swaps(text: str) -> list[dict[str, Any]]:
 def parse_fstab_swaps(text: str) -> list[dict[str, Any]]:
     """Return the swap lines of fstab(5), with the commented ones marked inactive.
 
-    ``number`` counts lines from 1; ``line`` is the line as it stands.
+    ``number`` counts lines from 1; ``line`` is the line as it stands. The type alone makes a line
+    a swap line, whatever its mount point says; in a comment both must look like one.
     """
     rows = []
     for number, line in enumerate(text.splitlines(), start=1):
+        active = not line.lstrip().startswith("#")
         fields = line.lstrip("# \t").split()
-        if len(fields) >= 3 and fields[2] == "swap" and fields[1] in {"none", "swap"}:
+        if len(fields) >= 3 and fields[2] == "swap" and (active or fields[1] in {"none", "swap"}):
             rows.append(
                 {
                     "line": line,
                     "number": number,
                     "spec": _unescape(fields[0]),
-                    "active": not line.lstrip().startswith("#"),
+                    "active": active,
                 }
             )
     return rows

@@ -140,6 +140,7 @@ def swap_units(host: Host, request: Request) -> list[dict[str, Any]]:
             "active": block["ActiveState"],
             "enabled": block.get("UnitFileState", ""),
             "what": block.get("What", ""),
+            "fragment": block.get("FragmentPath", ""),
         }
         for block in _blocks(host, request)
         if block["Id"].endswith(".swap")
