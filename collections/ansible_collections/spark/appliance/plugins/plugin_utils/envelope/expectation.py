@@ -148,4 +148,5 @@ def node_envelope(
         chain=chain,
         admission_bytes=admission_bytes,
         required_bytes=max(needed, default=None),
+        counts_from_now=taken_bytes is not None,
     )

@@ -50,7 +50,8 @@ def _floor(memory: Memory, need: Need, role: Role) -> FloorSpec | None:
     return floors.head if role is Role.HEAD else floors.worker
 
 
-def _verdict(findings: Sequence[Finding], envelopes: Sequence[NodeEnvelope]) -> Verdict:
+def verdict_of(findings: Sequence[Finding], envelopes: Sequence[NodeEnvelope]) -> Verdict:
+    """Return the verdict that findings and expectations add up to."""
     refused = refusals(findings)
     if [finding for finding in refused if finding.check != "memory.floor_unmeasured"]:
         return Verdict.REFUSED
@@ -116,5 +117,5 @@ def judge_envelope(
     fixes += [fix for _, fix in judged]
     fixes += smaller_pool(need, pool, envelopes)
     findings += judge_measured(memory, need, envelopes, accept_unmeasured)
-    verdict = _verdict(findings, envelopes)
+    verdict = verdict_of(findings, envelopes)
     return Envelope(need, pool, tuple(envelopes), verdict, tuple(fixes), tuple(findings))

@@ -38,6 +38,8 @@ class NodeEnvelope:
         stack: what takes the node's memory under the profile, in bytes that are not negative.
         chain: signed terms whose sum is the expected least ``MemAvailable``; empty if unmeasured.
         admission_bytes: what must be free when the engine starts, None where it does not ask.
+        counts_from_now: whether the chain starts at what the node has now, instead of at what the
+            nodes of a reference run went down to.
         required_bytes: ``MemAvailable`` that must be there before the start, for the admission
             check and for the floor; None when neither says anything.
     """
@@ -49,6 +51,7 @@ class NodeEnvelope:
     chain: tuple[Term, ...]
     admission_bytes: int | None
     required_bytes: int | None
+    counts_from_now: bool
 
     @property
     def expected_bytes(self) -> int | None:

@@ -10,9 +10,19 @@ from fractions import Fraction
 SCORE_BYTES = 4
 
 
-def score_matrix_bytes(chunk_tokens: int, history_tokens: int, *, buffers: int = 1) -> int:
-    """Return the bytes of an indexer's score matrices: 4 B · chunk · history · buffers alive."""
-    return SCORE_BYTES * chunk_tokens * history_tokens * buffers
+def score_matrix_bytes(
+    chunk_tokens: int, history_tokens: int, *, pooling: int = 1, buffers: int = 1
+) -> int:
+    """Return the bytes of an indexer's score matrices: 4 B · chunk · ⌈history / pooling⌉ · buffers.
+
+    Parameters:
+        chunk_tokens: query rows scored at once.
+        history_tokens: tokens of the sequence so far.
+        pooling: tokens that share one index key.
+        buffers: matrices alive at the same time, two where a gather copies one.
+    """
+    keys = -(-history_tokens // pooling)
+    return SCORE_BYTES * chunk_tokens * keys * buffers
 
 
 def fold_scratch_bytes(batch_tokens: int, context_tokens: int, *, bytes_per_pair: int = 10) -> int:
