@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
@@ -18,8 +19,11 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
         host = task_vars["inventory_hostname"]
-        asked = dict(self._task.args)
-        serving = asked.pop("serving", None)
+        serving = self._task.args.get("serving")
+        asked = {
+            "weights": [self._templar.template(task_vars["appliance_weights_dir"])],
+            "reference_epoch_s": time.time(),
+        }
         try:
             seen: dict[str, Any] = self._execute_module(
                 module_name="spark.appliance.node_facts", module_args=asked, task_vars=task_vars
@@ -27,7 +31,7 @@ class ActionModule(ActionBase):
             if serving and not seen.get("failed"):
                 answer = self._execute_module(
                     module_name="spark.appliance.serving_probe",
-                    module_args=serving,
+                    module_args={**serving, "api_key": self._task.args.get("api_key", "")},
                     task_vars=task_vars,
                 )
                 if answer.get("failed"):

@@ -10,15 +10,19 @@ short_description: Gather a node's facts and, where asked, what it serves
 description:
   - Runs M(spark.appliance.node_facts) and, with O(serving), M(spark.appliance.serving_probe).
   - A node that cannot be reached fails with one message that names its address and what to do.
-  - Further options are those of M(spark.appliance.node_facts).
+  - The folder of the weights comes from the inventory's C(appliance_weights_dir).
 version_added: 0.1.0
 author: spark-appliance contributors (@spark-appliance)
 extends_documentation_fragment: [spark.appliance.attributes_action]
 options:
   serving:
-    description: Options of M(spark.appliance.serving_probe); empty asks for nothing.
+    description: Options of M(spark.appliance.serving_probe) without its key; empty asks nothing.
     type: dict
     default: {}
+  api_key:
+    description: Key that the API server demands.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
