@@ -454,6 +454,16 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    source: str
+    address: str
+    mtu: int
+    reached: bool
+    reached_small: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Time:
     synchronized: bool
     skew_s: float | None
@@ -636,6 +646,10 @@ class NodeFacts:
     @property
     def connections(self) -> tuple[Peer, ...]:
         return self._section("connections", tuple[Peer, ...])
+
+    @property
+    def reachability(self) -> tuple[Reach, ...]:
+        return self._section("reachability", tuple[Reach, ...])
 
     @property
     def time(self) -> Time:

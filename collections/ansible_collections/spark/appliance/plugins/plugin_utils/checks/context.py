@@ -38,6 +38,7 @@ class Site:
         weights_dir: directory with the weights on every node.
         allow_mixed_stack: nodes may differ in update, kernel, driver or toolkit.
         allow_link_local: a rank's address may be link-local.
+        prove_paths: the caller had the rails probed, so that a path without an answer is a finding.
     """
 
     nodes: tuple[str, ...]
@@ -49,6 +50,7 @@ class Site:
     weights_dir: str
     allow_mixed_stack: bool = False
     allow_link_local: bool = False
+    prove_paths: bool = False
 
     @property
     def head(self) -> str:
@@ -60,12 +62,18 @@ class Site:
         return "head" if node == self.head else "worker"
 
     def rail_interfaces(self, node: str) -> tuple[ipaddress.IPv4Interface, ...]:
-        """The node's rail addresses, rail A first."""
-        return tuple(ipaddress.IPv4Interface(text) for text in self.rails.get(node, ()))
+        """The node's rail addresses, rail A first; one that is no address ends the list."""
+        found = []
+        for text in self.rails.get(node, ()):
+            try:
+                found.append(ipaddress.IPv4Interface(text))
+            except ValueError:
+                break
+        return tuple(found)
 
     def rank_address(self, node: str) -> str:
-        """The address that a rank announces: the one of rail A."""
-        return str(self.rail_interfaces(node)[0].ip)
+        """The address that a rank announces: the one of rail A; empty where it is no address."""
+        return next((str(interface.ip) for interface in self.rail_interfaces(node)), "")
 
 
 @dataclass(frozen=True, slots=True)

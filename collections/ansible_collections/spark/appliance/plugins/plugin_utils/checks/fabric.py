@@ -10,6 +10,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context imp
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.registry import (
     HOST,
     ON_PAPER,
+    STAGED,
     Problem,
     Scope,
     check,
@@ -346,6 +347,34 @@ def control_apart(node: NodeFacts, context: Context) -> Iterator[Problem]:
 
 
 @check(
+    "fabric.address_valid",
+    "every rail address is one",
+    scope=Scope.INVENTORY,
+    phases=ON_PAPER,
+    remedy="write the address as plain decimal numbers with its prefix length, 10.77.0.61/24",
+    cases=("NET-22",),
+)
+def address_valid(context: Context) -> Iterator[Problem]:
+    """A part with a leading zero is octal to some programs: 061 would silently be 49."""
+    for name in context.site.nodes:
+        rails = context.site.rails.get(name, ())
+        for letter, text in zip(RAIL_NAMES, rails, strict=False):
+            try:
+                interface = ipaddress.IPv4Interface(text)
+                fault = "" if "/" in text else "no prefix length"
+                fault = fault or ("" if interface.ip.is_private else "a public address")
+            except ValueError as error:
+                fault = str(error)
+            if fault:
+                yield Problem(
+                    node=name,
+                    expected="a private IPv4 address with prefix length",
+                    found=f"{text}: {fault}",
+                    variable=f"spark_rail_{letter.lower()}",
+                )
+
+
+@check(
     "fabric.prefix",
     "each rail's addresses share one prefix on all nodes",
     scope=Scope.INVENTORY,
@@ -359,7 +388,7 @@ def prefix(context: Context) -> Iterator[Problem]:
         networks = {
             name: str(context.site.rail_interfaces(name)[index].network)
             for name in context.site.nodes
-            if index < len(context.site.rails.get(name, ()))
+            if index < len(context.site.rail_interfaces(name))
         }
         if len(set(networks.values())) > 1:
             listing = ", ".join(f"{name} {network}" for name, network in networks.items())
@@ -434,6 +463,87 @@ def link_local_rank(context: Context) -> Iterator[Problem]:
                     found=str(interface),
                     variable=f"spark_rail_{letter.lower()}",
                 )
+
+
+@check(
+    "fabric.path",
+    "every peer answers on every rail",
+    scope=Scope.NODE,
+    phases=STAGED,
+    remedy="check cables and switch; four nodes in a ring reach their neighbours only and need a "
+    "switch",
+    cases=("NET-10", "NET-18", "NET-25", "BOOT-06"),
+)
+def path(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """A path is proven by packets of the full MTU that nothing may fragment, not by ip link."""
+    if not context.site.prove_paths:
+        return
+    wanted = {
+        (str(own.ip), str(peer.ip)): name
+        for name in context.site.nodes
+        if name != node.name
+        for own, peer in zip(
+            context.site.rail_interfaces(node.name),
+            context.site.rail_interfaces(name),
+            strict=False,
+        )
+    }
+    asked = {(reach.source, reach.address): reach for reach in node.reachability}
+    for (source, address), name in wanted.items():
+        reach = asked.get((source, address))
+        if reach is None:
+            yield Problem(
+                expected=f"an answer from {name} ({address}) to {source}", found="nobody asked"
+            )
+        elif not reach.reached_small:
+            yield Problem(
+                expected=f"{name} ({address}) to answer {source}", found=reach.reason or "no reply"
+            )
+        elif not reach.reached:
+            yield Problem(
+                expected=f"a path MTU of {reach.mtu} from {source} to {name} ({address})",
+                found=f"small packets pass, large ones do not: {reach.reason}",
+                remedy="raise the MTU of the switch ports, or of the end that has less",
+            )
+
+
+def topology(context: Context) -> str:
+    """Return ``pair``, ``switch``, ``ring`` or ``broken`` from who answers whom.
+
+    In a ring of four or more every node reaches exactly two others.
+    """
+    owner = {
+        str(interface.ip): name
+        for name in context.site.nodes
+        for interface in context.site.rail_interfaces(name)
+    }
+    reached: dict[str, set[str]] = {name: set() for name in context.site.nodes}
+    for name, reachability in context.known("reachability"):
+        for reach in reachability:
+            if reach.reached_small and reach.address in owner:
+                reached[name].add(owner[reach.address])
+    count = len(reached)
+    if all(len(peers) == count - 1 for peers in reached.values()):
+        return "pair" if count == 2 else "switch"
+    if count > 3 and all(len(peers) == 2 for peers in reached.values()):
+        return "ring"
+    return "broken"
+
+
+@check(
+    "fabric.topology",
+    "the rails connect every node with every other",
+    scope=Scope.FLEET,
+    phases=STAGED,
+    remedy="connect the nodes through a switch",
+    cases=("NET-18",),
+)
+def flat(context: Context) -> Iterator[Problem]:
+    """A flat launch on a ring times out between opposite corners."""
+    if context.site.prove_paths and len(context.site.nodes) > 1:
+        shape = topology(context)
+        if shape not in {"pair", "switch"}:
+            yield Problem(expected="a switch, or a pair", found=shape)
 
 
 @check(

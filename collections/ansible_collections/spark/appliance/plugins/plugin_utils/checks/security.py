@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context import Context
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.registry import (
     HOST,
+    ON_PAPER,
     SERVING,
     Problem,
     Scope,
@@ -44,6 +45,32 @@ def api_bind(node: NodeFacts, context: Context) -> Iterator[Problem]:
                 found=f"{entry.address}:{entry.port} ({entry.process or 'unknown process'})",
                 variable="appliance_api_bind",
             )
+
+
+@check(
+    "security.bind_private",
+    "the API's bind address is private",
+    scope=Scope.INVENTORY,
+    phases=ON_PAPER,
+    remedy="bind a private address of the head; a wildcard would answer on every network it is on",
+    cases=("SEC-01",),
+)
+def bind_private(context: Context) -> Iterator[Problem]:
+    """With host networking no port rule of Docker stands in front of the socket."""
+    text = context.site.api_bind
+    try:
+        address = ipaddress.ip_address(text)
+        fault = "a wildcard" if address.is_unspecified else ""
+        fault = fault or ("" if address.is_private else "a public address")
+    except ValueError as error:
+        fault = str(error)
+    if fault:
+        yield Problem(
+            node=context.site.head,
+            expected="a private address",
+            found=f"{text}: {fault}",
+            variable="appliance_api_bind",
+        )
 
 
 @check(
@@ -133,14 +160,14 @@ def firewall(node: NodeFacts, context: Context) -> Iterator[Problem]:
     state = node.firewall
     if not state.enabled or state.input_policy not in {"drop", "reject"}:
         return
-    for index, _ in enumerate(context.site.rails.get(node.name, ())):
+    for index, own in enumerate(context.site.rail_interfaces(node.name)):
         peers = [
             context.site.rail_interfaces(name)[index].ip
             for name in context.site.nodes
-            if name != node.name and index < len(context.site.rails.get(name, ()))
+            if name != node.name and index < len(context.site.rail_interfaces(name))
         ]
         if peers and not any(_allows(rule, peers) for rule in state.rules):
-            prefix = context.site.rail_interfaces(node.name)[index].network
+            prefix = own.network
             yield Problem(
                 expected=f"a rule that allows {prefix}",
                 found=f"default {state.input_policy}, {len(state.rules)} rules, none for it",
