@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job does, in a process of its own: it reads its request, works and leaves a result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.spark.appliance.plugins.module_utils._supply.checksums import (
+    LIMIT_BYTES,
+    PartNaming,
+    parse_checksums,
+    select_parts,
+)
+from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import (
+    CutError,
+    SupplyError,
+)
+from ansible_collections.spark.appliance.plugins.module_utils._supply.fetch import (
+    Fetched,
+    Fetcher,
+    Wanted,
+    missing_files,
+)
+from ansible_collections.spark.appliance.plugins.module_utils._supply.image_archive import Expected
+from ansible_collections.spark.appliance.plugins.module_utils._supply.image_load import (
+    Docker,
+    load_image,
+)
+from ansible_collections.spark.appliance.plugins.module_utils._supply.origin import (
+    open_origin,
+    read_small,
+)
+from ansible_collections.spark.appliance.plugins.module_utils._supply.progress import Progress
+from ansible_collections.spark.appliance.plugins.module_utils._supply.share import (
+    Sharing,
+    open_server,
+    serve_until,
+)
+from ansible_collections.spark.appliance.plugins.module_utils._supply.verified import (
+    load_memory,
+    replace_file,
+    untouched,
+)
+
+REQUEST, RESULT, PROGRESS, READY = "request.json", "result.json", "progress.json", "ready.json"
+
+
+def wanted_files(request: Mapping[str, Any]) -> list[Wanted]:
+    """Return the files that a request lists itself."""
+    return [Wanted(**file) for file in request.get("files") or []]
+
+
+def naming_of(request: Mapping[str, Any]) -> PartNaming | None:
+    """Return how the parts are named, None for a set whose checksum file says all."""
+    naming = request.get("parts")
+    return PartNaming(**naming) if naming else None
+
+
+def remembered(request: Mapping[str, Any]) -> Fetched | None:
+    """Return the verified set of an earlier run, None when anything must be fetched.
+
+    A set that its origin lists is taken from memory when it came from the same address; nothing is
+    read but the files' status.
+    """
+    folder = Path(request["folder"])
+    memory = load_memory(folder)
+    files = wanted_files(request)
+    if not files:
+        naming = naming_of(request)
+        names = naming.names() if naming else list(memory.files)
+        if (
+            memory.source != request["url"].rstrip("/")
+            or not names
+            or set(names) - set(memory.files)
+        ):
+            return None
+        files = [Wanted(name, memory.files[name].sha256) for name in names]
+        if not naming and not all(
+            untouched(folder, name, seen) for name, seen in memory.files.items()
+        ):
+            return None
+    if missing_files(folder, files):
+        return None
+    sized = tuple(
+        Wanted(file.name, file.sha256, memory.files[file.name].size_bytes) for file in files
+    )
+    return Fetched(sized, 0, memory.manifest_sha256, memory.archive_sha256)
+
+
+def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Bring a set of files into a folder; see :class:`Fetcher`."""
+    del job
+    url = request["url"]
+    origin = open_origin(url, request.get("token", ""), direct=bool(request.get("direct")))
+    files = wanted_files(request)
+    archive_sha256 = request.get("archive_sha256")
+    if not files:
+        name = request["checksums"]
+        sums = parse_checksums(read_small(origin, name, LIMIT_BYTES), f"{origin.describe()}/{name}")
+        naming = naming_of(request)
+        if naming:
+            pairs, archive_sha256 = select_parts(sums, naming, f"{origin.describe()}/{name}")
+        else:
+            pairs = list(sums.items())
+        files = [Wanted(path, digest) for path, digest in pairs]
+    fetcher = Fetcher(
+        Path(request["folder"]), origin, progress, connections=int(request.get("connections", 4))
+    )
+    done = fetcher.run(
+        files,
+        archive_sha256=archive_sha256,
+        reserve_bytes=int(request.get("reserve_bytes", 0)),
+    )
+    return {
+        "files": [asdict(file) for file in done.files],
+        "moved_bytes": done.moved_bytes,
+        "manifest_sha256": done.manifest_sha256,
+        "archive_sha256": archive_sha256,
+    }
+
+
+def load(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Load the image from its parts; see :func:`load_image`."""
+    del job
+    done = load_image(
+        Docker(request.get("environment")),
+        Path(request["folder"]),
+        request["parts"],
+        Expected(**request["image"]),
+        progress,
+    )
+    return {"image_id": done.image_id, "layers": list(done.layers), "changed": done.changed}
+
+
+def share(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Hand files out until told to stop; see :mod:`share`."""
+    ready = job / READY
+    # A sender that was killed comes back on its port, so that receivers need not be told.
+    port = json.loads(ready.read_bytes())["port"] if ready.exists() else 0
+    server, sharing = open_server(
+        Path(request["folder"]), request["names"], request["address"], port, request["token"]
+    )
+    replace_file(ready, json.dumps({"port": server.server_address[1]}).encode(), 0o600)
+    progress.stage("share", 0)
+    told = 0
+
+    def tell(state: Sharing) -> None:
+        nonlocal told
+        with state.lock:
+            now = state.sent_bytes
+        progress.add(now - told)
+        told = now
+
+    serve_until(
+        server,
+        sharing,
+        idle_limit_s=float(request["idle_limit_s"]),
+        deadline_s=float(request["deadline_s"]),
+        tell=tell,
+    )
+    return {"sent_bytes": sharing.sent_bytes}
+
+
+KINDS: dict[str, Callable[[Path, Mapping[str, Any], Progress], dict[str, Any]]] = {
+    "fetch": fetch,
+    "load": load,
+    "share": share,
+}
+
+
+def work(job: Path) -> None:
+    """Do the job whose request lies in ``job`` and leave its result there.
+
+    Only a refusal or a cut is a result. Anything else ends the process with a traceback in the
+    journal, and the unit starts it again.
+    """
+    request = json.loads((job / REQUEST).read_bytes())
+    with Progress(job / PROGRESS) as progress:
+        try:
+            data = KINDS[request["kind"]](job, request, progress)
+            outcome: dict[str, Any] = {"ok": True, "data": data}
+        except SupplyError as error:
+            outcome = {"ok": False, "message": str(error), "again": isinstance(error, CutError)}
+        except OSError as error:
+            message = f"{error.filename or 'the node'}: {error.strerror}"
+            outcome = {
+                "ok": False,
+                "message": f"{message}; repair it and run again",
+                "again": False,
+            }
+    replace_file(job / RESULT, json.dumps(outcome).encode(), 0o600)
+
+
+def main() -> None:
+    """Entry of the job's process: the job's folder is its only argument."""
+    work(Path(sys.argv[1]))
