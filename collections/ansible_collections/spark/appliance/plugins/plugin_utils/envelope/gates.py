@@ -31,11 +31,19 @@ class Gate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the watch of a node has seen since before the engine's start, in bytes."""
+    """What the watch of a node has seen since before the engine's start.
+
+    Parameters:
+        min_available_bytes: least ``MemAvailable``.
+        min_free_bytes: least ``MemFree``.
+        samples: looks at memory.
+        active: whether the watch still runs; one that died has not seen everything.
+    """
 
     min_available_bytes: int
     min_free_bytes: int
     samples: int
+    active: bool
 
 
 def gate(
@@ -134,7 +142,7 @@ def _after_drop_caches(node: NodeEnvelope, now: NodeMemory) -> Iterator[Finding]
 
 
 def _after_start(node: NodeEnvelope, seen: Watched | None) -> Iterator[Finding]:
-    if seen is None or not seen.samples:
+    if seen is None or not seen.samples or not seen.active:
         yield _unseen(node, "the memory watch of this node since before the start")
     elif seen.min_available_bytes < node.floor_bytes:
         yield Finding(
