@@ -56,6 +56,10 @@ options:
   archive_sha256:
     description: Digest of the joined archive, handed on with O(files).
     type: str
+  label:
+    description:
+      - Address to remember the files under, where O(url) lasts for one copy only; O(url) by default.
+    type: str
   token:
     description: Bearer token that the server demands.
     type: str
@@ -138,6 +142,7 @@ ARGUMENTS: dict[str, Any] = {
     },
     "files": {"type": "list", "elements": "dict", "default": []},
     "archive_sha256": {"type": "str"},
+    "label": {"type": "str"},
     "token": {"type": "str", "default": "", "no_log": True},
     "direct": {"type": "bool", "default": False},
     "connections": {"type": "int", "default": 4},
@@ -151,6 +156,7 @@ _REQUEST = (
     "parts",
     "files",
     "archive_sha256",
+    "label",
     "token",
     "direct",
     "connections",

@@ -432,6 +432,7 @@ class WeightDirectory:
     shard_bytes: int = 0
     tensor_bytes: int | None = None
     config: bool = False
+    verified: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

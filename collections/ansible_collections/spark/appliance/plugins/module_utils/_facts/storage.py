@@ -13,6 +13,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.host import
     Host,
     Unknown,
 )
+from ansible_collections.spark.appliance.plugins.module_utils._supply.verified import read_verified
 
 APPLIANCE_CONFIG = "/etc/spark-appliance"
 APPLIANCE_STATE = "/var/lib/spark-appliance"
@@ -108,6 +109,7 @@ def _weights(host: Host, directory: str) -> dict[str, Any]:
         "shard_bytes": sum(entry.size_bytes for entry, _ in sizes.values() if entry),
         "tensor_bytes": total_bytes if isinstance(total_bytes, int) else None,
         "config": "config.json" in names,
+        "verified": read_verified(str(host.locate(directory))),
     }
 
 

@@ -96,6 +96,7 @@ class Fetcher:
         origin: where they come from.
         progress: counts bytes.
         connections: files in flight at once.
+        label: address to remember the files under, the origin's own by default.
         sleep: waits between attempts, in seconds.
     """
 
@@ -104,7 +105,9 @@ class Fetcher:
         folder: Path,
         origin: Origin,
         progress: Progress,
+        *,
         connections: int = 4,
+        label: str = "",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._folder = folder
@@ -114,7 +117,8 @@ class Fetcher:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._abandoned = threading.Event()
-        self._memory = Memory(origin.describe(), {})
+        self._label = label or origin.describe()
+        self._memory = Memory(self._label, {})
 
     def run(
         self,
@@ -141,7 +145,7 @@ class Fetcher:
         known = load_memory(self._folder)
         lacking = {file.name for file in missing_files(self._folder, wanted)}
         kept = {file.name: known.files[file.name] for file in wanted if file.name not in lacking}
-        self._memory = Memory(self._origin.describe(), kept, archive_sha256)
+        self._memory = Memory(self._label, kept, archive_sha256)
         offers = self._offers([file for file in wanted if file.name in lacking])
         sized = [
             file

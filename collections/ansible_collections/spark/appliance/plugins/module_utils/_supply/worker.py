@@ -74,7 +74,7 @@ def remembered(request: Mapping[str, Any]) -> Fetched | None:
         naming = naming_of(request)
         names = naming.names() if naming else list(memory.files)
         if (
-            memory.source != request["url"].rstrip("/")
+            memory.source != (request.get("label") or request["url"]).rstrip("/")
             or not names
             or set(names) - set(memory.files)
         ):
@@ -109,7 +109,11 @@ def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
             pairs = list(sums.items())
         files = [Wanted(path, digest) for path, digest in pairs]
     fetcher = Fetcher(
-        Path(request["folder"]), origin, progress, connections=int(request.get("connections", 4))
+        Path(request["folder"]),
+        origin,
+        progress,
+        connections=int(request.get("connections", 4)),
+        label=(request.get("label") or "").rstrip("/"),
     )
     done = fetcher.run(
         files,

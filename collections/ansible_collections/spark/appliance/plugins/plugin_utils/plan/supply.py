@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each node lacks of the image and of the weights, and who gets it from whom.
+
+One node, the source, fetches from outside; the others receive from it over rail A. A node that
+has everything takes no part, unless it is the source of one that does not.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
+    NodeFacts,
+    SectionUnknownError,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Finding, Severity
+from ansible_collections.spark.appliance.plugins.plugin_utils.release import Release
+from ansible_collections.spark.appliance.plugins.plugin_utils.units import GIB, format_bytes
+
+STATE = "/var/lib/spark-appliance"
+# What a disk keeps for logs, journals and the compile cache.
+RESERVE_BYTES = 2 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class SupplyNode:
+    """One node as supply sees it.
+
+    Parameters:
+        name: inventory name.
+        rail_address: its address on rail A, without prefix length.
+        facts: what it said of itself.
+    """
+
+    name: str
+    rail_address: str
+    facts: NodeFacts
+
+
+@dataclass(frozen=True, slots=True)
+class SupplyPlan:
+    """What one node does; roles ``image`` and ``weights`` take it as a dictionary.
+
+    Parameters:
+        needed: this node lacks what is supplied.
+        fetch: it fetches from outside.
+        receive: it fetches from the source over the rail.
+        share: it is the source of others.
+        source: inventory name of the source, empty where nobody lacks anything.
+        rail_address: where it shares.
+        url: folder outside.
+        folder: folder on the node.
+        checksums: checksum file in the folder outside.
+        parts: naming of an archive's parts; None for a set that the checksum file lists.
+        part_names: the parts in joining order.
+        image: what the archive must hold; None for weights.
+    """
+
+    needed: bool = False
+    fetch: bool = False
+    receive: bool = False
+    share: bool = False
+    source: str = ""
+    rail_address: str = ""
+    url: str = ""
+    folder: str = ""
+    checksums: str = "SHA256SUMS"
+    parts: dict[str, Any] | None = None
+    part_names: tuple[str, ...] = ()
+    image: dict[str, Any] | None = field(default=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan as plain data for a role."""
+        return asdict(self) | {"part_names": list(self.part_names)}
+
+
+def has_image(release: Release, facts: NodeFacts) -> bool:
+    """Tell whether a node has the release's image under its name; unknown counts as no."""
+    try:
+        images = facts.docker.images
+    except SectionUnknownError:
+        return False
+    return any(
+        image.config_digest == release.image.config_digest and release.image.reference in image.tags
+        for image in images
+    )
+
+
+def has_weights(directory: str, facts: NodeFacts, manifest_sha256: str) -> bool:
+    """Tell whether a node's weights were verified and are untouched; unknown counts as no.
+
+    Parameters:
+        directory: folder of the weights on the node.
+        facts: what the node said.
+        manifest_sha256: digest of the list of files, empty where the recipe pins none.
+    """
+    try:
+        folder = facts.weights.get(directory)
+    except SectionUnknownError:
+        return False
+    verified = folder.verified if folder is not None else None
+    if not isinstance(verified, dict) or verified.get("changed"):
+        return False
+    return not manifest_sha256 or verified.get("manifest_sha256") == manifest_sha256
+
+
+def _distribute(
+    nodes: Sequence[SupplyNode], lacking: Sequence[str], common: SupplyPlan
+) -> dict[str, SupplyPlan]:
+    if not lacking:
+        return {node.name: SupplyPlan() for node in nodes}
+    source = nodes[0].name
+    receivers = [name for name in lacking if name != source]
+    return {
+        node.name: SupplyPlan(
+            needed=node.name in lacking,
+            fetch=node.name == source,
+            receive=node.name in receivers,
+            share=node.name == source and bool(receivers),
+            source=source,
+            rail_address=node.rail_address,
+            url=common.url,
+            folder=common.folder,
+            checksums=common.checksums,
+            parts=common.parts,
+            part_names=common.part_names,
+            image=common.image,
+        )
+        for node in nodes
+    }
+
+
+def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[str, SupplyPlan]:
+    """Return each node's part in bringing the image.
+
+    Parameters:
+        release: what is wanted.
+        url: folder outside that holds the parts and their checksum file.
+        nodes: all nodes, the head first; it is the source.
+    """
+    lacking = [node.name for node in nodes if not has_image(release, node.facts)]
+    image = release.image
+    return _distribute(
+        nodes,
+        lacking,
+        SupplyPlan(
+            url=url,
+            folder=posixpath.join(STATE, "parts", release.name),
+            checksums=release.checksums,
+            parts={
+                "archive": release.archive,
+                "count": release.parts.count,
+                "digits": release.parts.digits,
+            },
+            part_names=tuple(release.part_names()),
+            image={
+                "reference": image.reference,
+                "config_digest": image.config_digest,
+                "architecture": image.architecture,
+                "os": image.os,
+                "size_bytes": image.size_bytes,
+            },
+        ),
+    )
+
+
+def plan_weights(
+    url: str, directory: str, nodes: Sequence[SupplyNode], manifest_sha256: str = ""
+) -> dict[str, SupplyPlan]:
+    """Return each node's part in bringing the weights.
+
+    Parameters:
+        url: folder outside that holds the files and their checksum file.
+        directory: folder on the nodes.
+        nodes: all nodes, the head first; it is the source.
+        manifest_sha256: digest of the list of files, where the recipe pins one.
+    """
+    lacking = [
+        node.name for node in nodes if not has_weights(directory, node.facts, manifest_sha256)
+    ]
+    return _distribute(nodes, lacking, SupplyPlan(url=url, folder=directory))
+
+
+def image_room_bytes(release: Release, *, same_disk: bool) -> int:
+    """Return what a node's Docker disk must have free to take the image, in bytes.
+
+    Parameters:
+        release: what is wanted.
+        same_disk: the parts lie on Docker's disk, as on a Spark with its one partition.
+
+    Formula: 2 · unpacked image + reserve, plus the parts where they share the disk. Both stores
+    hold the image twice while they load it: the classic one unpacks the archive to a temporary
+    folder before it extracts the layers, containerd's keeps blobs beside extracted snapshots.
+    """
+    parts = release.archive_bytes if same_disk else 0
+    return 2 * release.image.size_bytes + parts + RESERVE_BYTES
+
+
+def judge_image_room(release: Release, nodes: Sequence[SupplyNode]) -> list[Finding]:
+    """Return a refusal for each node that lacks the image and the room for it."""
+    findings = []
+    for node in nodes:
+        if has_image(release, node.facts):
+            continue
+        try:
+            disks = {disk.path: disk for disk in node.facts.disk}
+            root = node.facts.docker.root_dir
+        except SectionUnknownError:
+            # The loader judges again on the node itself, before it writes.
+            continue
+        disk, state = disks.get(root), disks.get(STATE)
+        if disk is None:
+            continue
+        same = state is None or state.filesystem == disk.filesystem
+        need = image_room_bytes(release, same_disk=same)
+        if disk.free_bytes < need:
+            findings.append(
+                Finding(
+                    check="image.room",
+                    node=node.name,
+                    severity=Severity.ERROR,
+                    title="room for the image",
+                    expected=f"{format_bytes(need)} free at {root}",
+                    found=format_bytes(disk.free_bytes),
+                    remedy="free space there, or move Docker's root to a larger disk",
+                )
+            )
+    return findings
+
+
+def judge_weights_room(
+    directory: str, need_bytes: int, nodes: Sequence[SupplyNode], manifest_sha256: str = ""
+) -> list[Finding]:
+    """Return a refusal for each node that lacks the weights and the room for them.
+
+    Parameters:
+        directory: folder of the weights on the nodes.
+        need_bytes: size of the whole set.
+        nodes: all nodes.
+        manifest_sha256: digest of the list of files, where the recipe pins one.
+    """
+    findings = []
+    for node in nodes:
+        if has_weights(directory, node.facts, manifest_sha256):
+            continue
+        try:
+            disks = node.facts.disk
+        except SectionUnknownError:
+            continue
+        holding = [
+            disk for disk in disks if posixpath.commonpath([disk.path, directory]) == disk.path
+        ]
+        if not holding:
+            continue
+        disk = max(holding, key=lambda held: len(held.path))
+        if disk.free_bytes < need_bytes + RESERVE_BYTES:
+            findings.append(
+                Finding(
+                    check="weights.room",
+                    node=node.name,
+                    severity=Severity.ERROR,
+                    title="room for the weights",
+                    expected=f"{format_bytes(need_bytes + RESERVE_BYTES)} free at {directory}",
+                    found=format_bytes(disk.free_bytes),
+                    remedy="free space there, or choose another disk",
+                    variable="appliance_weights_dir",
+                )
+            )
+    return findings
