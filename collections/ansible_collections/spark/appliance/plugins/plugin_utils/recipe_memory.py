@@ -6,6 +6,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
+from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
 from ansible_collections.spark.appliance.plugins.plugin_utils.units import parse_bytes
 from pydantic import (
     AfterValidator,
@@ -22,14 +23,6 @@ class Role(StrEnum):
 
     HEAD = "head"
     WORKER = "worker"
-
-
-class Grade(StrEnum):
-    """How a number is known."""
-
-    MEASURED = "measured"
-    COMPUTED = "computed"
-    PROJECTED = "projected"
 
 
 def _quantity(value: object) -> int:

@@ -22,9 +22,9 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.workspace
     fold_scratch_bytes,
     score_matrix_bytes,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import (
     FloorSpec,
-    Grade,
     IndexerSpec,
     Memory,
     Role,

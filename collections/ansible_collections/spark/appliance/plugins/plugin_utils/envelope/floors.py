@@ -13,8 +13,8 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.terms imp
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.workspace import (
     graph_pool_bytes,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import (
-    Grade,
     Role,
     RunNodeSpec,
     RunSpec,

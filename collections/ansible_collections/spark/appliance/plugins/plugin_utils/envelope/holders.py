@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.terms import Term
-from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import Grade
+from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
 from ansible_collections.spark.appliance.plugins.plugin_utils.units import MIB, format_size
 
 # Below this a process is part of the operating system, not a tenant.

@@ -25,6 +25,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.rules imp
     judge_floor,
     judge_measured,
     judge_pool,
+    judge_terms,
     judge_totals,
     no_floor,
     smaller_pool,
@@ -34,9 +35,9 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.findings import (
     Severity,
     refusals,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import (
     FloorSpec,
-    Grade,
     Memory,
     Role,
     RunSpec,
@@ -111,6 +112,7 @@ def judge_envelope(
         envelope = node_envelope(memory, need, pool, node, floor)
         envelopes.append(envelope)
         findings += judge_totals(memory, need, node, floor)
+        findings += judge_terms(need, envelope)
         judged += judge_admission(need, envelope)
         judged += judge_floor(need, envelope)
     findings += [finding for finding, _ in judged]

@@ -15,7 +15,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.terms imp
     weakest,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Finding
-from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import Grade
+from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
 
 
 class Verdict(StrEnum):
@@ -66,8 +66,10 @@ class NodeEnvelope:
 
     @property
     def grade(self) -> Grade | None:
-        """How well the expectation is known."""
-        return weakest(self.chain) if self.chain else None
+        """How well the expectation is known: measured, or projected by anything beside that."""
+        if not self.chain:
+            return None
+        return Grade.MEASURED if weakest(self.chain) is Grade.MEASURED else Grade.PROJECTED
 
 
 @dataclass(frozen=True, slots=True)

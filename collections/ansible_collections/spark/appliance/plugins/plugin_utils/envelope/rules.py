@@ -19,7 +19,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.result im
     Fix,
     NodeEnvelope,
 )
-from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.terms import Term
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.terms import Term, total
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Finding, Severity
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import FloorSpec, Memory
 from ansible_collections.spark.appliance.plugins.plugin_utils.units import format_bytes
@@ -178,6 +178,23 @@ def judge_floor(need: Need, envelope: NodeEnvelope) -> Iterator[tuple[Finding, F
         ),
         Fix(f"free memory on {node.node} for the floor", -margin),
     )
+
+
+def judge_terms(need: Need, envelope: NodeEnvelope) -> Iterator[Finding]:
+    """Yield that the known terms alone exceed a node, where no run says better."""
+    node = envelope.memory
+    over = total(envelope.stack) - node.total_bytes
+    if envelope.expected_bytes is None and over > 0:
+        yield Finding(
+            "memory.terms_exceed_node",
+            node.node,
+            Severity.WARNING,
+            f"what is known of {need.profile} sums up to more than the {node.role} has",
+            format_bytes(node.total_bytes),
+            f"{format_bytes(over)} more, projected",
+            "expect an out-of-memory kill, or measure terms that are only projected",
+            evidence=_explain(envelope.stack),
+        )
 
 
 def judge_measured(

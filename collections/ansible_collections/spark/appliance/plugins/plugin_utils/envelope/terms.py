@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import Grade
+from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
 
 _CONFIDENCE = {Grade.MEASURED: 0, Grade.COMPUTED: 1, Grade.PROJECTED: 2}
 
