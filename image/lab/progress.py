@@ -39,6 +39,11 @@ def mebibytes(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.0f} MiB"
 
 
+def file_bytes(path: Path) -> int:
+    """Return the size in bytes of a file that may not be there yet."""
+    return path.stat().st_size if path.exists() else 0
+
+
 def tree_bytes(root: Path) -> int:
     """Return the summed size in bytes of the regular files below a directory."""
     total_bytes = 0
@@ -84,7 +89,9 @@ def run_logged(
     argv: Sequence[str],
     log: Path,
     measure: Callable[[], int],
+    *,
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> None:
     """Run a program with its output in a file and its progress on standard error.
 
@@ -100,6 +107,8 @@ def run_logged(
         Returns the bytes done so far.
     env
         Environment of the program; this process's own when None.
+    cwd
+        Working directory of the program; this process's own when None.
 
     Raises
     ------
@@ -109,7 +118,7 @@ def run_logged(
     with log.open("ab") as sink, ticking(step, measure):
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=env,
-            check=False,
+            cwd=cwd, check=False,
         )  # fmt: skip
     if done.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
