@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -127,55 +129,79 @@ def cdi_versions(host: Host) -> list[str]:
     return sorted(found)
 
 
+def _info(host: Host) -> dict[str, Any]:
+    info = host.docker("docker-info", "/info")
+    if not isinstance(info, dict) or not isinstance(info.get("DockerRootDir"), str):
+        raise Unknown("docker: /info: not as expected: no DockerRootDir")
+    return info
+
+
 def root_directory(host: Host) -> str:
     """Return where the engine keeps images, the usual place when it does not answer."""
     try:
-        return str(host.docker("docker-info", "/info").get("DockerRootDir") or DEFAULT_ROOT)
+        return str(_info(host)["DockerRootDir"])
     except Unknown:
         return DEFAULT_ROOT
 
 
-def observe_docker(host: Host) -> dict[str, Any]:
-    """Return the ``docker`` section."""
-    answers = concurrently(
-        [
-            lambda: host.docker("docker-info", "/info"),
-            lambda: host.docker("docker-images", "/images/json"),
-            lambda: host.docker("docker-containers", "/containers/json?all=true"),
-        ]
-    )
-    failed = next((answer for answer in answers if isinstance(answer, Unknown)), None)
-    if failed is not None:
-        raise Unknown(f"{failed}{_engine_complaint(host)}")
-    info, images, containers = answers
+def _expected(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
-        containerd = uses_containerd_store(info)
-        shown = concurrently(
-            [lambda listed=listed: _image(host, listed, containerd) for listed in images]
-            + [lambda listed=listed: _container(host, listed) for listed in containers]
-        )
-        failed = next((answer for answer in shown if isinstance(answer, Unknown)), None)
-        if failed is not None:
-            raise failed
-        root = info["DockerRootDir"]
-        return {
-            "server_version": info["ServerVersion"],
-            "storage_driver": info["Driver"],
-            "containerd_store": containerd,
-            "root_dir": root,
-            "origin": "snap" if root.startswith("/var/snap/") else "package",
-            "runtimes": sorted(info.get("Runtimes") or {}),
-            "cdi_devices": sorted(
-                entry["ID"]
-                for entry in info.get("DiscoveredDevices") or []
-                if entry.get("Source") == "cdi"
-            ),
-            "cdi_driver_versions": cdi_versions(host),
-            "images": shown[: len(images)],
-            "containers": shown[len(images) :],
-        }
+        return read()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unknown(f"docker: an answer is not as expected: {error!r}") from error
+
+
+def _all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    answers = concurrently(tasks)
+    failed = next((answer for answer in answers if isinstance(answer, Unknown)), None)
+    if failed is not None:
+        raise failed
+    return answers
+
+
+def observe_docker(host: Host) -> dict[str, Any]:
+    """Return the ``docker`` section."""
+    try:
+        info, images, containers = _all(
+            [
+                lambda: _info(host),
+                lambda: host.docker("docker-images", "/images/json"),
+                lambda: host.docker("docker-containers", "/containers/json?all=true"),
+            ]
+        )
+    except Unknown as reason:
+        raise Unknown(f"{reason}{_engine_complaint(host)}") from reason
+    if not isinstance(images, list) or not isinstance(containers, list):
+        raise Unknown("docker: images or containers are no list")
+    containerd = uses_containerd_store(info)
+    shown = _all(
+        [partial(_expected, partial(_image, host, listed, containerd)) for listed in images]
+        + [partial(_expected, partial(_container, host, listed)) for listed in containers]
+    )
+    described = _expected(lambda: _engine(info))
+    return {
+        **described,
+        "containerd_store": containerd,
+        "cdi_driver_versions": cdi_versions(host),
+        "images": shown[: len(images)],
+        "containers": shown[len(images) :],
+    }
+
+
+def _engine(info: dict[str, Any]) -> dict[str, Any]:
+    root = info["DockerRootDir"]
+    return {
+        "server_version": info["ServerVersion"],
+        "storage_driver": info["Driver"],
+        "root_dir": root,
+        "origin": "snap" if root.startswith("/var/snap/") else "package",
+        "runtimes": sorted(info.get("Runtimes") or {}),
+        "cdi_devices": sorted(
+            entry["ID"]
+            for entry in info.get("DiscoveredDevices") or []
+            if entry.get("Source") == "cdi"
+        ),
+    }
 
 
 def _engine_complaint(host: Host) -> str:

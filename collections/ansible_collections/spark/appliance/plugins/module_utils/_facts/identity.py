@@ -10,6 +10,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.host import
     Command,
     Host,
     Unknown,
+    excerpt,
 )
 
 UNAME = Command("uname", ("uname", "-m"))
@@ -95,6 +96,11 @@ def observe_identity(host: Host) -> dict[str, Any]:
         raise Unknown("/etc/os-release: no ID in it")
     fastos = dict(parse_assignments(host.text("/etc/fastos-release") or ""))
     cpus = re.findall(r"^processor\s*:", host.need("/proc/cpuinfo"), re.MULTILINE)
+    if not cpus:
+        raise Unknown("/proc/cpuinfo: lists no processor")
+    machine = host.ask(UNAME).strip()
+    if not re.fullmatch(r"[a-z0-9_]+", machine):
+        raise Unknown(f"uname: no machine name: {excerpt(machine)}")
     dmi = {
         key: host.attribute(f"/sys/class/dmi/id/{name}")
         for key, name in (
@@ -106,7 +112,7 @@ def observe_identity(host: Host) -> dict[str, Any]:
     }
     return {
         "hostname": host.need("/proc/sys/kernel/hostname").strip(),
-        "machine": host.ask(UNAME).strip(),
+        "machine": machine,
         "container": _container(host),
         "dgx": parse_dgx_release(release) if release is not None else {"present": False},
         "fastos_version": fastos.get("VERSION"),
