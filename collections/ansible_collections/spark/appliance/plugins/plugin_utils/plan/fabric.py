@@ -27,6 +27,8 @@ NETPLAN_PATH = "/etc/netplan/60-spark-fabric.yaml"
 NETPLAN_MODE = "0600"
 HEADER = "# Written by spark-appliance, playbooks/fabric.yml; edits here are overwritten.\n"
 RAILS = ("a", "b")
+# Armed while a change of live rails waits for its confirmation.
+WAY_BACK_TIMER = "spark-fabric-way-back.timer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,10 @@ class FabricPolicy:
     Parameters:
         mtu: Ethernet MTU in bytes.
         allow_disruption: rails may change under a serving engine.
-        confirm_s: seconds after which an unconfirmed change of live rails is undone.
     """
 
     mtu: int = 9000
     allow_disruption: bool = False
-    confirm_s: int = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Rail:
 class Probe:
     """One path to prove: from a rail of this node to the same rail of a peer."""
 
+    node: str
     rail: str
     interface: str
     peer: str
@@ -81,7 +82,6 @@ class FabricPlan:
         apply: live rails have to change.
         prove: some node of the fleet changes, so that every path has to be proven again.
         control_interface: netdev that carries the control session, which is never touched.
-        confirm_s: see :class:`FabricPolicy`.
         probes: paths from this node to every peer, on every rail.
         changes: what changes, for a reader, one line each.
         findings: what the plan noticed; an error empties the plan.
@@ -92,7 +92,6 @@ class FabricPlan:
     apply: bool = False
     prove: bool = False
     control_interface: str = ""
-    confirm_s: int = 60
     probes: tuple[Probe, ...] = ()
     changes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -113,7 +112,6 @@ class FabricPlan:
             "content": render_netplan(self.rails) if self.needed else "",
             "rails": [asdict(rail) for rail in self.rails],
             "control_interface": self.control_interface,
-            "confirm_s": self.confirm_s,
             "probes": [asdict(probe) for probe in self.probes],
             "changes": list(self.changes),
             "refusals": [finding.message() for finding in refusals(self.findings)],
@@ -311,9 +309,28 @@ def _must_write(node: NodeFacts, rails: Sequence[Rail]) -> bool:
     return True
 
 
+def _refuse_armed(node: NodeFacts) -> None:
+    """Refuse to plan from rails that are about to go back to what they were.
+
+    Raises:
+        _RefusalError: a way back is armed, or nobody asked whether one is.
+    """
+    timer = node.units.get(WAY_BACK_TIMER)
+    if timer is None or timer.active != "inactive":
+        raise _refusal(
+            node.name,
+            "plan_armed",
+            "no change of the rails waits for its confirmation",
+            expected=f"{WAY_BACK_TIMER} inactive",
+            found="not observed" if timer is None else timer.active,
+            remedy="run again when it has undone the earlier change, within fabric_confirm_s",
+        )
+
+
 def _plan(
     node: NodeFacts, addresses: Sequence[str], policy: FabricPolicy, serving: bool
 ) -> FabricPlan:
+    _refuse_armed(node)
     pairs = list(_wanted_rails(node, addresses, policy))
     rails = tuple(rail for rail, _ in pairs)
     live = [change for rail, now in pairs for change in _live_changes(rail, now)]
@@ -345,7 +362,6 @@ def _plan(
         write=write,
         apply=bool(live),
         control_interface=control or "",
-        confirm_s=policy.confirm_s,
         changes=tuple(changes),
     )
 
@@ -398,7 +414,7 @@ def plan_probes(
         for rail in rails:
             if peer != node and rail.rail in by_rail:
                 target = str(ipaddress.IPv4Interface(by_rail[rail.rail]).ip)
-                probes.append(Probe(rail.rail, rail.interface, peer, target))
+                probes.append(Probe(node, rail.rail, rail.interface, peer, target))
     return tuple(probes)
 
 
@@ -422,7 +438,8 @@ def plan_fabrics(
         for name, node in facts.items()
     }
     prove = any(plan.needed for plan in plans.values())
-    whole = not any(refusals(plan.findings) for plan in plans.values())
+    # A path has two ends: where one node has no rails to plan with, none can be proven.
+    whole = all(plan.rails for plan in plans.values())
     return {
         name: replace(
             plan,

@@ -27,8 +27,6 @@ HEADLESS_TARGET = "multi-user.target"
 AVAHI_UNITS = ("avahi-daemon.service", "avahi-daemon.socket")
 # Services of zram-tools and zram-config, which call swapon themselves, without a swap unit.
 ZRAM_UNITS = ("zramswap.service", "zram-config.service")
-# What the facts module has to be asked for beyond the units that it always reports.
-OBSERVED_UNITS = ZRAM_UNITS
 # Never stopped or masked, whatever unit an alias on the node leads to.
 PROTECTED_UNITS = frozenset(
     {*AVAHI_UNITS, "containerd.service", "dbus.service", "dgx-dashboard.service",
@@ -376,7 +374,7 @@ def plan_harden(node: NodeFacts, policy: HardenPolicy) -> HardenPlan:
     Nothing is planned for a node of which a needed section is unknown.
 
     Parameters:
-        node: facts of the node, with :data:`OBSERVED_UNITS` among the units asked for.
+        node: facts of the node, with :data:`ZRAM_UNITS` among the units asked for.
         policy: what the inventory wants.
     """
     draft = _Draft(node.name)
