@@ -58,7 +58,8 @@ options:
     type: str
   label:
     description:
-      - Address to remember the files under, where O(url) lasts for one copy only; O(url) by default.
+      - Address to remember the files under, where O(url) lasts for one copy only.
+      - Defaults to O(url).
     type: str
   token:
     description: Bearer token that the server demands.

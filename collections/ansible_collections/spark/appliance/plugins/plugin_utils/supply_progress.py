@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.units import format_size
 
-_VERBS = {"fetch": "fetching", "load": "loading", "share": "sharing"}
+_VERBS = {"fetch": "fetching", "load": "loading", "register": "Docker extracts the layers"}
 
 
 def progress_line(progress: Mapping[str, Any]) -> str:

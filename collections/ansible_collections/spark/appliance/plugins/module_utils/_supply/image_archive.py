@@ -243,7 +243,7 @@ def prove(contents: Contents, expected: Expected) -> tuple[str, ...]:
             f"{found}; this is another image: take the archive of this release, or the release "
             "of this image"
         )
-    config = json.loads(config_bytes)
+    config = contents.parse(config_path)
     for key, wanted in (("architecture", expected.architecture), ("os", expected.os)):
         if config.get(key) != wanted:
             raise RefusalError(

@@ -242,6 +242,8 @@ def _pipe(
                 release()
             raise
         docker_input.close()
+        # The engine extracts layers after it has the whole archive, which no counter shows.
+        progress.stage("register", 0)
         said = _outcome(loader)
         if loader.returncode:
             raise _load_error(said)

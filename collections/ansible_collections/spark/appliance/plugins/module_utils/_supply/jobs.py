@@ -78,6 +78,7 @@ class Systemd:
                 "systemd-run",
                 f"--unit={unit}",
                 "--quiet",
+                f"--description=Spark appliance supply: {unit.removesuffix('.service')}",
                 "--collect",
                 "--property=Type=exec",
                 "--property=Restart=on-failure",
@@ -229,10 +230,9 @@ class Job:
             return was
 
     def forget(self) -> None:
-        """Remove the files of a job that has ended."""
+        """Remove the files of a job that has left its result; it does nothing after that."""
         with self._locked():
-            if not self._units.active(self.unit):
-                shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _write(self, request: Mapping[str, Any], run: str) -> None:
         content = json.dumps({**request, "run": run}).encode()

@@ -112,6 +112,9 @@ def open_server(
         address_family = family
         daemon_threads = True
 
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Say nothing of a receiver that went away before it had asked."""
+
     try:
         return Server((address, port), Handler), sharing
     except OSError as error:
