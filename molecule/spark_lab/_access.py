@@ -1,0 +1,64 @@
+"""What a user of the lab holds: a key, the nodes' host keys, an API key, an inventory."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+
+from spark_lab._nodes import host_key
+from spark_lab._run import run
+from spark_lab._spec import DEFAULT_NAME, NODES, RELEASE_PORT, REPOSITORY, Lab
+
+KEY = "id_ed25519"
+
+
+def public_key(lab: Lab) -> str:
+    """Return the lab user's public key, made on first use."""
+    lab.state.mkdir(parents=True, exist_ok=True)
+    key = lab.state / KEY
+    if not key.exists():
+        comment = f"ops@{lab.name}"
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(key)])
+    return key.with_suffix(".pub").read_text(encoding="ascii").strip()
+
+
+def write_access(lab: Lab) -> None:
+    """Write known hosts, the API key and, for a lab beside the default one, its inventory."""
+    lines = [f"{lab.management(node.number)} {host_key(lab, node.name)}\n" for node in NODES]
+    (lab.state / "known_hosts").write_text("".join(lines), encoding="ascii")
+    api_key = lab.state / "api_key"
+    if not api_key.exists():
+        api_key.touch(mode=0o600)
+        api_key.write_text(secrets.token_urlsafe(24), encoding="ascii")
+    if lab.name != DEFAULT_NAME:
+        _write_inventory(lab)
+
+
+def _write_inventory(lab: Lab) -> None:
+    """Write the default lab's inventory again with this lab's addresses."""
+    groups = lab.state / "group_vars/all"
+    groups.mkdir(parents=True, exist_ok=True)
+    for source in (REPOSITORY / "inventories/lab/group_vars/all").iterdir():
+        shutil.copy(source, groups / source.name)
+    (groups / "lab.yml").write_text(
+        f'lab_state: "{{{{ inventory_dir }}}}"\nlab_release: {lab.management(10)}:{RELEASE_PORT}\n',
+        encoding="ascii",
+    )
+    head, *workers = [_host_lines(lab, node.name, node.number) for node in NODES]
+    Path(lab.state / "hosts.yml").write_text(
+        "spark:\n  children:\n    head:\n      hosts:\n"
+        + head
+        + "    workers:\n      hosts:\n"
+        + "".join(workers),
+        encoding="ascii",
+    )
+
+
+def _host_lines(lab: Lab, name: str, number: int) -> str:
+    return (
+        f"        {name}:\n"
+        f"          ansible_host: {lab.management(number)}\n"
+        f"          spark_rail_a: {lab.rail('a', number)}/24\n"
+        f"          spark_rail_b: {lab.rail('b', number)}/24\n"
+    )
