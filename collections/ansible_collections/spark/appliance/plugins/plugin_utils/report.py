@@ -24,8 +24,8 @@ from rich.text import Text
 
 SCHEMA = 1
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
-# XML 1.0 forbids these even as references, and tool output may hold them.
-_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+# Tool output may hold them; XML 1.0 forbids them even as references, and a terminal obeys some.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,10 @@ class Judgement:
         """One line: checks, nodes and the number of findings by severity."""
         counts = ", ".join(f"{self.count(s)} {s.value}" for s in reversed(Severity))
         return f"{len(self.checks)} checks on {len(self.nodes)} nodes: {counts}"
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("�", text)
 
 
 def _stamp(time: datetime) -> str:
@@ -114,7 +118,10 @@ def to_table(judgement: Judgement, width: int = 120, *, colour: bool = False) ->
             table.add_column(title, ratio=1, overflow="fold")
         for severity, *cells in rows:
             # Text, not markup: tool output may hold brackets.
-            table.add_row(Text(severity.value, style=_STYLES[severity]), *map(Text, cells))
+            table.add_row(
+                Text(severity.value, style=_STYLES[severity]),
+                *(Text(_clean(cell)) for cell in cells),
+            )
         console.print(table)
     console.print(Text(judgement.summary))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
@@ -140,10 +147,6 @@ def _cases(judgement: Judgement) -> dict[str, list[Finding]]:
     for finding in judgement.findings:
         cases.setdefault(finding.check, []).append(finding)
     return cases
-
-
-def _clean(text: str) -> str:
-    return _NOT_XML.sub("�", text)
 
 
 def to_junit(judgement: Judgement) -> str:
@@ -210,7 +213,10 @@ dl {{ display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem }} 
 
 def to_html(judgement: Judgement) -> str:
     """Return one page that needs no other file and no script."""
-    escape = html.escape
+
+    def escape(text: str) -> str:
+        return html.escape(_clean(text))
+
     rows = [
         f'<tr><td class="{entry.severity.value}">{entry.severity.value}'
         f"<td>{escape(entry.node or 'all')}<td><code>{escape(entry.check)}</code>"
