@@ -73,6 +73,11 @@ options:
     description: Files in flight at once.
     type: int
     default: 4
+  tools:
+    description: Commands that a later step needs; without them nothing is fetched.
+    type: list
+    elements: str
+    default: []
   reserve_bytes:
     description: Space that must stay free beyond the files, in bytes.
     type: int
@@ -115,11 +120,15 @@ archive_sha256:
   sample: f1c8a209…
 """
 
+import shutil
 from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import SupplyError
+from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import (
+    RefusalError,
+    SupplyError,
+)
 from ansible_collections.spark.appliance.plugins.module_utils._supply.jobs import Job
 from ansible_collections.spark.appliance.plugins.module_utils._supply.step import (
     STEP_ARGUMENTS,
@@ -147,6 +156,7 @@ ARGUMENTS: dict[str, Any] = {
     "token": {"type": "str", "default": "", "no_log": True},
     "direct": {"type": "bool", "default": False},
     "connections": {"type": "int", "default": 4},
+    "tools": {"type": "list", "elements": "str", "default": []},
     "reserve_bytes": {"type": "int", "default": 2 << 30},
     **STEP_ARGUMENTS,
 }
@@ -192,6 +202,11 @@ def run(module: AnsibleModule) -> dict[str, Any]:
             "archive_sha256": asked["archive_sha256"],
         }
         return {"state": "done", "data": data, "changed": True, "diff": diff}
+    missing = [tool for tool in ("curl", *asked["tools"]) if shutil.which(tool) is None]
+    if missing:
+        raise RefusalError(
+            f"expected the commands {', '.join(missing)}, found none; install their packages"
+        )
     return begin(job, request) | {"changed": True, "diff": diff}
 
 
