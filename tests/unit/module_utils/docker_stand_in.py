@@ -2,8 +2,8 @@
 """Stands in for the Docker CLI: reads archives as a lenient engine does, keeps images in a file.
 
 ``STAND_IN`` names its folder. ``mood.json`` there makes it misbehave: ``early`` ends the load
-before its input, ``full`` fails like a full disk, ``liar`` says it loaded and did not, ``swap`` registers
-another image, ``down`` does not answer at all.
+before its input, ``full`` fails like a full disk, ``liar`` says it loaded and did not, ``swap``
+registers another image, ``down`` does not answer at all.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.spark.appliance.plugins.module_utils._supply import image_load, room
+from ansible_collections.spark.appliance.plugins.module_utils._facts import host
+from ansible_collections.spark.appliance.plugins.module_utils._supply import room
 from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import (
     CutError,
     RefusalError,
@@ -184,7 +185,7 @@ def test_a_window_larger_than_memory_allows_is_refused(node: Node) -> None:
 def test_missing_zstd_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     built = classic()
     names = node.store(zstd(built.archive.tar()))
-    monkeypatch.setitem(image_load.ENVIRONMENT, "PATH", str(node.folder))
+    monkeypatch.setitem(host.ENVIRONMENT, "PATH", str(node.folder))
     refused(node, names, built.expected, "install the package zstd")
 
 
