@@ -417,6 +417,7 @@ class Launch:
     staged: tuple[str, ...]
     content: dict[str, Any] | None
     files: dict[str, str | None]
+    launches: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,16 +453,6 @@ class Listener:
 class Peer:
     address: str
     port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    source: str
-    address: str
-    mtu: int
-    reached: bool
-    reached_small: bool
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,10 +638,6 @@ class NodeFacts:
     @property
     def connections(self) -> tuple[Peer, ...]:
         return self._section("connections", tuple[Peer, ...])
-
-    @property
-    def reachability(self) -> tuple[Reach, ...]:
-        return self._section("reachability", tuple[Reach, ...])
 
     @property
     def time(self) -> Time:

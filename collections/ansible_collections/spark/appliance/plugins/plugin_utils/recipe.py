@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A served system as data: the schema of ``recipes/*.yml`` and its loader."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Hashable, Mapping
+from decimal import Decimal, InvalidOperation
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import yaml
+from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Finding, Severity
+from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import (
+    Bytes,
+    Memory,
+    Positive,
+    Section,
+    Source,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.shapes import (
+    GraphManager,
+    capture_sizes,
+    parse_ladder,
+    reachable,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.units import parse_bytes
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
+
+_NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACEHOLDER = re.compile(r"<[^<>]*>")
+
+Name = Annotated[str, Field(pattern=_NAME)]
+Port = Annotated[int, Field(ge=1024, le=65535, strict=True)]
+Seconds = Annotated[int, Field(ge=1, le=86400, strict=True)]
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; carries one finding for each fault."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        super().__init__("\n".join(finding.message() for finding in findings))
+        self.findings = findings
+
+
+def _whole_bytes(value: object) -> int:
+    return value if type(value) is int else parse_bytes(value, whole=True)
+
+
+def _share(value: object) -> Decimal:
+    # A float has already lost digits, so shares are written as text.
+    if not isinstance(value, str):
+        raise ValueError("write the share in quotes, such as '0.87'")
+    try:
+        share = Decimal(value)
+    except InvalidOperation as error:
+        raise ValueError(f"{value!r} is not a decimal number") from error
+    if not 0 < share <= 1:
+        raise ValueError(f"{value} is not above 0 and at most 1")
+    return share
+
+
+def _env(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if not _ENV_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of an environment variable")
+        if text == "" or "\n" in text or _PLACEHOLDER.search(text):
+            raise ValueError(
+                f"{name} is empty, a placeholder or has a line break; leave out what is not set"
+            )
+    return value
+
+
+class Engine(Section):
+    """Which program serves and how its ranks find each other.
+
+    ``ray``: Ray joins the nodes and the head's API server runs inside the head's container.
+    ``multinode``: each container's main process is a rank of the engine's own executor, which
+    meets the others at the head's ``master_port``.
+    """
+
+    kind: Literal["ray", "multinode"]
+    device: Literal["gb10", "cpu"]
+    python: str = "python3"
+    master_port: Port = 29501
+    note: str = ""
+
+
+class ImageUse(Section):
+    """Which release of ``image/releases`` is served."""
+
+    release: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+
+
+class Weights(Section):
+    """Which weights, and where the container sees them."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    repository: str = ""
+    revision: Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")] = ""
+    manifest_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    mount: Annotated[str, Field(pattern=r"^/[^\s:,]*$")]
+
+
+class Topology(Section):
+    """How many nodes, and how the model is split over them."""
+
+    nodes: Annotated[int, Field(ge=1, le=8, strict=True)]
+    gpus_per_node: Positive
+    tensor_parallel: Positive
+    pipeline_parallel: Positive
+    rdma: bool
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all nodes together."""
+        return self.nodes * self.gpus_per_node
+
+
+class Container(Section):
+    """What ``docker run`` gets besides image and command, on every node.
+
+    ``memlock`` ``unlimited`` sets the limit that RDMA registration needs; ``inherit`` leaves
+    Docker's. The environment holds what is the same on every node.
+    """
+
+    name: Literal["spark-engine"] = "spark-engine"
+    gpus: Literal["all", "none"]
+    devices: tuple[Annotated[str, Field(pattern=r"^/dev/[^\s:]+$")], ...] = ()
+    cap_add: tuple[Annotated[str, Field(pattern=r"^[A-Z_]+$")], ...] = ()
+    memlock: Literal["unlimited", "inherit"]
+    cache_mount: Annotated[str, Field(pattern=r"^/[^\s:,]*$")]
+    env: Annotated[dict[str, str], AfterValidator(_env)]
+
+
+class Ray(Section):
+    """How Ray runs on a node; every port is fixed, so that a firewall can name them."""
+
+    object_store: Bytes
+    cpus: Positive
+    node_manager_port: Port
+    object_manager_port: Port
+    min_worker_port: Port
+    max_worker_port: Port
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Ray:
+        if self.min_worker_port >= self.max_worker_port:
+            raise ValueError("min_worker_port is not below max_worker_port")
+        return self
+
+
+class Server(Section):
+    """The API server's command line.
+
+    ``flags`` maps a flag's name to its value: true is a bare flag, a mapping is JSON, a text that
+    begins with ``$`` is a value of profile, recipe or node. ``dcp_flags`` are added only above
+    DCP 1: the ``a2a`` backend at DCP 1 is fatal in vLLM 0.24 to 0.28.
+    """
+
+    module: str
+    served_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    flags: dict[str, JsonValue]
+    dcp_flags: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _sane(self) -> Server:
+        for name in (*self.flags, *self.dcp_flags):
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+                raise ValueError(f"{name!r} is no flag; write it without the dashes")
+            if name == "api-key":
+                raise ValueError("a key in argv is visible to every user; it goes by environment")
+        return self
+
+
+class Speculation(Section):
+    """Multi-token prediction with an adaptive draft depth."""
+
+    max_depth: Positive
+    ladder: Annotated[tuple[int, ...], BeforeValidator(parse_ladder)]
+    window: Annotated[int, Field(ge=1, le=1024, strict=True)]
+
+    @model_validator(mode="after")
+    def _top_is_depth(self) -> Speculation:
+        if self.ladder[-1] != self.max_depth:
+            raise ValueError(
+                f"max_depth {self.max_depth} is not the top rung {self.ladder[-1]} (exit 6)"
+            )
+        return self
+
+
+class Graphs(Section):
+    """Which graph manager the engine has, and what it is told to capture, in tokens."""
+
+    manager: GraphManager
+    capture_sizes: tuple[Positive, ...]
+
+
+class Profile(Section):
+    """A matched set: chosen by name, never knob by knob."""
+
+    name: str
+    context_tokens: Positive
+    kv_cache_bytes: Annotated[int, BeforeValidator(_whole_bytes), Field(ge=1)]
+    dcp: Positive
+    utilization: Annotated[Decimal, BeforeValidator(_share)]
+    max_seqs: Positive
+    batched_tokens: Positive
+    long_prefill_tokens: Positive
+    extra: dict[str, JsonValue] = Field(default_factory=dict)
+    status: Source
+
+
+class Smoke(Section):
+    """The one completion that proves generation, at temperature 0; ``expect`` must be in it."""
+
+    prompt: str
+    chat: bool
+    max_tokens: Positive
+    seed: Annotated[int, Field(ge=0, strict=True)]
+    expect: str
+    extra: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Gates(Section):
+    """Limits and probes of a cutover."""
+
+    drop_caches: bool
+    ranks_timeout: Seconds
+    health_timeout: Seconds
+    smoke_timeout: Seconds
+    smoke: Smoke
+
+
+class Correction(Section):
+    """Where this recipe departs from what was published, and why."""
+
+    id: Annotated[str, Field(pattern=r"^D-[0-9]{2}$")]
+    key: str
+    published: str
+    here: str
+
+
+class Recipe(Section):
+    """One served system."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    name: Name
+    title: str
+    default_profile: Name
+    engine: Engine
+    image: ImageUse
+    weights: Weights
+    topology: Topology
+    container: Container
+    ray: Ray | None = None
+    server: Server
+    speculation: Speculation
+    graphs: Graphs
+    profiles: dict[Name, Profile]
+    memory: Memory
+    gates: Gates
+    corrections: tuple[Correction, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_profiles(cls, data: object) -> object:
+        if not isinstance(data, dict) or not isinstance(data.get("profiles"), dict):
+            return data
+        profiles = data["profiles"]
+        named = {
+            name: {"name": name} | body if isinstance(body, dict) else body
+            for name, body in profiles.items()
+        }
+        return dict(data) | {"profiles": named}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        faults = list(_recipe_faults(self))
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of what the recipe says, in hexadecimal: a comment does not change it."""
+        data = self.model_dump(mode="json", by_alias=True)
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+    def profile(self, name: str) -> Profile:
+        """Return a profile by name.
+
+        Raises:
+            RecipeError: the recipe has none of that name.
+        """
+        if name not in self.profiles:
+            raise RecipeError(
+                [
+                    Finding(
+                        "recipe.profile",
+                        "",
+                        Severity.ERROR,
+                        "the profile exists",
+                        f"one of {', '.join(sorted(self.profiles))} in recipe {self.name}",
+                        name or "none",
+                        "choose one of them with -e profile=NAME (exit 12)",
+                        "profile",
+                    )
+                ]
+            )
+        return self.profiles[name]
+
+    def shapes(self, profile: Profile) -> int:
+        """Return how many FULL graph shapes a profile captures; 0 on a device without graphs."""
+        if self.graphs.manager is GraphManager.NONE:
+            return 0
+        return len(reachable(self.speculation.ladder, profile.max_seqs))
+
+
+def _recipe_faults(recipe: Recipe) -> list[str]:
+    faults = []
+    topology, graphs = recipe.topology, recipe.graphs
+    split = topology.tensor_parallel * topology.pipeline_parallel
+    # On a CPU the Ray recipe serves beside Ray, so its server is not split over the nodes.
+    beside = recipe.engine.kind == "ray" and recipe.engine.device == "cpu"
+    if split != (1 if beside else topology.gpus):
+        faults.append(
+            f"topology: tensor_parallel × pipeline_parallel is {split}, "
+            f"but there are {topology.gpus} GPUs"
+        )
+    if recipe.engine.kind == "ray" and recipe.ray is None:
+        faults.append("ray: an engine of kind ray needs this section")
+    if recipe.engine.device == "gb10" and graphs.manager is GraphManager.NONE:
+        faults.append("graphs.manager: none would run eager on a GPU (exit 7)")
+    if recipe.engine.device == "gb10" and "enforce-eager" in recipe.server.flags:
+        faults.append("server.flags.enforce-eager: eager execution is refused (exit 7)")
+    if recipe.default_profile not in recipe.profiles:
+        faults.append(f"default_profile: {recipe.default_profile} is not in profiles")
+    for name, profile in recipe.profiles.items():
+        wanted = capture_sizes(graphs.manager, recipe.speculation.ladder, profile.max_seqs)
+        if graphs.capture_sizes != wanted:
+            faults.append(
+                f"profiles.{name}.max_seqs: {profile.max_seqs} sequences need captures "
+                f"{list(wanted)}, graphs.capture_sizes has {list(graphs.capture_sizes)} "
+                "(exit 7, 10)"
+            )
+        if topology.tensor_parallel % profile.dcp:
+            faults.append(
+                f"profiles.{name}.dcp: {profile.dcp} does not divide tensor_parallel "
+                f"{topology.tensor_parallel} (exit 6)"
+            )
+        if name not in recipe.memory.floors:
+            faults.append(f"memory.floors: has no floors for profile {name}")
+    return faults
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is written twice, which YAML would silently overwrite."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} is written twice", key_node.start_mark
+            )
+        seen.add(key)
+    return loader.construct_mapping(node, deep)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _finding(source: str, key: str, expected: str, found: str) -> Finding:
+    return Finding(
+        check="recipe.schema",
+        node="",
+        severity=Severity.ERROR,
+        title=f"{source} is a recipe",
+        expected=expected,
+        found=found,
+        remedy=f"correct {key or 'the file'} in {source}",
+        variable=key,
+    )
+
+
+def load_recipe(text: str, source: str) -> Recipe:
+    """Return the recipe that a YAML text describes.
+
+    Parameters:
+        text: the recipe.
+        source: its path, for messages; the file's stem must be the recipe's name.
+
+    Raises:
+        RecipeError: not YAML, a key twice, or not of the schema; one finding for each fault.
+    """
+    try:
+        content: Any = yaml.load(text, Loader=_Loader)  # noqa: S506 -- a SafeLoader, see _Loader
+    except yaml.YAMLError as error:
+        raise RecipeError([_finding(source, "", "YAML", " ".join(str(error).split()))]) from error
+    if not isinstance(content, Mapping):
+        raise RecipeError([_finding(source, "", "a mapping", type(content).__name__)])
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        raise RecipeError(
+            [
+                _finding(
+                    source,
+                    ".".join(str(part) for part in fault["loc"]),
+                    fault["msg"],
+                    repr(fault["input"])[:80] if fault["loc"] else "the values above together",
+                )
+                for fault in error.errors()
+            ]
+        ) from error
+    stem = source.rpartition("/")[2].removesuffix(".yml")
+    if stem != recipe.name:
+        raise RecipeError([_finding(source, "name", stem, recipe.name)])
+    return recipe
