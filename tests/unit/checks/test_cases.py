@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks import Phase, judge
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Severity
+from ansible_collections.spark.appliance.plugins.plugin_utils.reach import Path as RailPath
 
 from tests.fixtures.nodes import edits as e
 from tests.fixtures.nodes.compose import (
@@ -994,60 +995,48 @@ def test_every_finding_of_the_cases_says_what_to_do() -> None:
         assert all((finding.title, finding.expected, finding.found, finding.remedy)), finding
 
 
-def _paths(own: int, rc: Mapping[int, tuple[int, int]]) -> dict[tuple[str, str], tuple[int, int]]:
-    return {
-        (f"10.77.{rail}.{own}", f"10.77.{rail}.{peer}"): codes
-        for rail in (0, 1)
-        for peer, codes in rc.items()
-    }
+NUMBERS = {name: 11 + index for index, name in enumerate(NODES)}
 
 
-def _probed(tmp_path: Path, matrix: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, Any]:
-    facts = {}
-    for name, answers in matrix.items():
-        paths = _paths(11 + NODES.index(name), answers)
-        composed = tree(name, SERVING, [e.pings(paths)])
-        facts[name] = observe(composed, tmp_path / name, peers=tuple(paths))
-    return facts
+def _path(rail: str, node: str, peer: str, **answers: Any) -> RailPath:
+    interface, network = (A1, 0) if rail == "a" else (B1, 1)
+    answered = {"sent": 3, "received": 3} | answers
+    address = f"10.77.{network}.{NUMBERS[peer]}"
+    return RailPath(node, rail, interface, peer, address, 8972, **answered)
 
 
-def _all_answer(codes: tuple[int, int] = (0, 0)) -> dict[str, dict[int, tuple[int, int]]]:
-    numbers = {name: 11 + index for index, name in enumerate(NODES)}
-    return {
-        name: {peer: codes for peer in numbers.values() if peer != own}
-        for name, own in numbers.items()
-    }
+def _paths(**lost: Any) -> list[RailPath]:
+    """Return all paths; those from and to the named pairs have lost packets."""
+    return [
+        _path(rail, node, peer, **lost.get(f"{node}_{peer}", {}))
+        for rail in ("a", "b")
+        for node in NODES
+        for peer in NODES
+        if node != peer
+    ]
 
 
-def _judge_paths(facts: Mapping[str, Any]) -> set[tuple[str, str, Severity]]:
-    base = context(**site(prove_paths=True))
-    typed = {name: type(base.facts[name]).of(name, value) for name, value in facts.items()}
-    return found(judge(replace(base, facts=typed), Phase.GATE))
+def test_net_10_path_mtu_is_told_apart_from_host_mtu() -> None:
+    narrow = {"received": 0, "small_received": 3}
+    judged = judge(context(paths=_paths(alpha_bravo=narrow)), Phase.GATE)
+    assert found(judged) == {("fabric.reach", "alpha", ERROR)}
+    assert {finding.evidence for finding in judged} == {"fabric.reach_path_mtu"}
 
 
-def test_net_10_path_mtu_is_told_apart_from_host_mtu(tmp_path: Path) -> None:
-    matrix = _all_answer()
-    matrix["alpha"][12] = (1, 0)
-    assert _judge_paths(_probed(tmp_path, matrix)) == {("fabric.path", "alpha", ERROR)}
+def test_net_18_a_ring_is_refused() -> None:
+    dark = {"received": 0, "small_received": 0}
+    opposite = ("alpha_charlie", "charlie_alpha", "bravo_delta", "delta_bravo")
+    judged = judge(context(paths=_paths(**dict.fromkeys(opposite, dark))), Phase.GATE)
+    assert found(judged) == {("fabric.reach", "", ERROR)}
+    assert {finding.evidence for finding in judged} == {"fabric.topology"}
 
 
-def test_net_18_a_ring_is_refused(tmp_path: Path) -> None:
-    matrix = _all_answer()
-    for name, opposite in (("alpha", 13), ("bravo", 14), ("charlie", 11), ("delta", 12)):
-        matrix[name][opposite] = (1, 1)
-    assert _judge_paths(_probed(tmp_path, matrix)) == {
-        ("fabric.topology", "", ERROR),
-        *(("fabric.path", name, ERROR) for name in NODES),
-    }
-
-
-def test_paths_that_all_answer_are_no_finding(tmp_path: Path) -> None:
-    assert _judge_paths(_probed(tmp_path, _all_answer())) == set()
+def test_paths_that_all_answer_are_no_finding() -> None:
+    assert judge(context(paths=_paths()), Phase.GATE) == []
 
 
 def test_paths_that_nobody_probed_are_a_finding() -> None:
-    judged = found(judge(context(**site(prove_paths=True)), Phase.GATE))
-    assert {name for check, name, _ in judged if check == "fabric.path"} == set(NODES)
+    assert found(judge(context(paths=_paths()[1:]), Phase.GATE)) == {("fabric.reach", "", ERROR)}
 
 
 def test_upg_10_a_tool_that_hangs_is_unknown_and_bounded() -> None:

@@ -69,7 +69,7 @@ def _blind(section: str, reason: str = "probe broke") -> Context:
 
 
 JUDGED_SECTIONS = sorted(
-    set(plain_facts("bravo", SERVING)["sections"]) - {"holders", "guards", "files", "reachability"}
+    set(plain_facts("bravo", SERVING)["sections"]) - {"holders", "guards", "files"}
 )
 
 

@@ -104,7 +104,7 @@ def test_an_empty_tree_is_unknown_and_never_fine(tmp_path: Path) -> None:
     told = gather.gather(host.open_host(str(tmp_path)), Request())["sections"]
     known = {name for name, section in told.items() if section["ok"]}
     # These say that something is absent, which an empty tree really shows.
-    assert known == {"firewall", "rdma", "files", "launch", "weights", "reachability"}
+    assert known == {"firewall", "rdma", "files", "launch", "weights"}
 
 
 def test_root_must_be_a_folder(tmp_path: Path) -> None:

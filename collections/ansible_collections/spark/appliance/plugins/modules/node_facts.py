@@ -39,24 +39,6 @@ options:
   reference_epoch_s:
     description: The control node's clock, in seconds since 1970; without it no skew is told.
     type: float
-  peers:
-    description: Paths over the rails to prove, with packets that must not be fragmented.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      source:
-        description: The node's own address on the rail.
-        type: str
-        required: true
-      address:
-        description: The peer's address on the rail.
-        type: str
-        required: true
-  peer_mtu:
-    description: MTU in bytes that each path shall carry.
-    type: int
-    default: 9000
   deadline:
     description: Seconds after which a section that has not answered is unknown.
     type: float
@@ -112,16 +94,6 @@ ARGUMENTS: dict[str, Any] = {
     "units": {"type": "list", "elements": "str", "default": []},
     "weights": {"type": "list", "elements": "str", "default": []},
     "reference_epoch_s": {"type": "float"},
-    "peers": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "source": {"type": "str", "required": True},
-            "address": {"type": "str", "required": True},
-        },
-    },
-    "peer_mtu": {"type": "int", "default": 9000},
     "deadline": {"type": "float", "default": 20.0},
 }
 
@@ -134,8 +106,6 @@ def main() -> None:
         units=tuple(asked["units"]),
         weights=tuple(asked["weights"]),
         reference_epoch_s=asked["reference_epoch_s"],
-        peers=tuple((peer["source"], peer["address"]) for peer in asked["peers"]),
-        peer_mtu=asked["peer_mtu"],
     )
     try:
         host = open_host(asked["root"])

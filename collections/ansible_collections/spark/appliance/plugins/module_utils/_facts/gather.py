@@ -44,9 +44,6 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.packages im
     observe_packages,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._facts.rdma import observe_rdma
-from ansible_collections.spark.appliance.plugins.module_utils._facts.reachability import (
-    observe_reachability,
-)
 from ansible_collections.spark.appliance.plugins.module_utils._facts.storage import (
     observe_disk,
     observe_files,
@@ -84,7 +81,6 @@ SECTIONS: dict[str, Callable[[Host, Request], Any]] = {
     "weights": lambda host, request: observe_weights(host, request.weights),
     "listeners": lambda host, _: observe_listeners(host),
     "connections": lambda host, _: observe_connections(host),
-    "reachability": observe_reachability,
     "time": lambda host, request: observe_time(host, request.reference_epoch_s),
     "power": lambda host, _: observe_power(host),
     "packages": lambda host, _: observe_packages(host),

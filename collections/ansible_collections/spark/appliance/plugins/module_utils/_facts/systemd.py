@@ -53,16 +53,12 @@ class Request:
         units: further systemd units.
         weights: directories with model weights.
         reference_epoch_s: the control node's clock when it asked, in seconds since 1970.
-        peers: own address and peer's address of each path to prove.
-        peer_mtu: MTU in bytes that each path shall carry.
     """
 
     paths: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     reference_epoch_s: float | None = None
-    peers: tuple[tuple[str, str], ...] = ()
-    peer_mtu: int = 9000
 
     unit_names: tuple[str, ...] = field(init=False, default=())
 

@@ -23,6 +23,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context imp
     Site,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.drift import drift_record
+from ansible_collections.spark.appliance.plugins.plugin_utils.checks.needs import needs_of
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.registry import (
     Check,
     Phase,
@@ -51,5 +52,6 @@ __all__ = [
     "declared",
     "drift_record",
     "judge",
+    "needs_of",
     "select",
 ]

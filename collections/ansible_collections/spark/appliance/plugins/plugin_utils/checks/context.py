@@ -12,6 +12,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
     NodeFacts,
     SectionUnknownError,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.reach import Path
 
 T = TypeVar("T")
 
@@ -38,7 +39,6 @@ class Site:
         weights_dir: directory with the weights on every node.
         allow_mixed_stack: nodes may differ in update, kernel, driver or toolkit.
         allow_link_local: a rank's address may be link-local.
-        prove_paths: the caller had the rails probed, so that a path without an answer is a finding.
     """
 
     nodes: tuple[str, ...]
@@ -50,7 +50,6 @@ class Site:
     weights_dir: str
     allow_mixed_stack: bool = False
     allow_link_local: bool = False
-    prove_paths: bool = False
 
     @property
     def head(self) -> str:
@@ -146,6 +145,8 @@ class Context:
         image: the pinned image.
         launches: what was rendered, by node.
         serving: what the API server said of itself.
+        ray_nodes: Ray's nodes (address, alive, gpus) where Ray was asked.
+        paths: what the nodes reach over the rails, where it was probed.
         receipt: the last good receipt.
     """
 
@@ -156,6 +157,7 @@ class Context:
     launches: Mapping[str, ExpectedLaunch] | None = None
     serving: Mapping[str, Any] | None = None
     ray_nodes: Sequence[Mapping[str, Any]] | None = None
+    paths: Sequence[Path] | None = None
     receipt: Mapping[str, Any] | None = None
     _unknown: list[SectionUnknownError] = field(default_factory=list, repr=False, compare=False)
 

@@ -21,6 +21,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
     Profile,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Severity
+from ansible_collections.spark.appliance.plugins.plugin_utils.reach import judge_reach
 
 RAIL_NAMES = ("A", "B")
 # 802.3 jumbo frames as the ConnectX-7 and its switches carry them; 4096 is InfiniBand's own MTU.
@@ -466,84 +467,29 @@ def link_local_rank(context: Context) -> Iterator[Problem]:
 
 
 @check(
-    "fabric.path",
-    "every peer answers on every rail",
-    scope=Scope.NODE,
-    phases=STAGED,
-    remedy="check cables and switch; four nodes in a ring reach their neighbours only and need a "
-    "switch",
-    cases=("NET-10", "NET-18", "NET-25", "BOOT-06"),
-)
-def path(node: NodeFacts, context: Context) -> Iterator[Problem]:
-    """A path is proven by packets of the full MTU that nothing may fragment, not by ip link."""
-    if not context.site.prove_paths:
-        return
-    wanted = {
-        (str(own.ip), str(peer.ip)): name
-        for name in context.site.nodes
-        if name != node.name
-        for own, peer in zip(
-            context.site.rail_interfaces(node.name),
-            context.site.rail_interfaces(name),
-            strict=False,
-        )
-    }
-    asked = {(reach.source, reach.address): reach for reach in node.reachability}
-    for (source, address), name in wanted.items():
-        reach = asked.get((source, address))
-        if reach is None:
-            yield Problem(
-                expected=f"an answer from {name} ({address}) to {source}", found="nobody asked"
-            )
-        elif not reach.reached_small:
-            yield Problem(
-                expected=f"{name} ({address}) to answer {source}", found=reach.reason or "no reply"
-            )
-        elif not reach.reached:
-            yield Problem(
-                expected=f"a path MTU of {reach.mtu} from {source} to {name} ({address})",
-                found=f"small packets pass, large ones do not: {reach.reason}",
-                remedy="raise the MTU of the switch ports, or of the end that has less",
-            )
-
-
-def topology(context: Context) -> str:
-    """Return ``pair``, ``switch``, ``ring`` or ``broken`` from who answers whom.
-
-    In a ring of four or more every node reaches exactly two others.
-    """
-    owner = {
-        str(interface.ip): name
-        for name in context.site.nodes
-        for interface in context.site.rail_interfaces(name)
-    }
-    reached: dict[str, set[str]] = {name: set() for name in context.site.nodes}
-    for name, reachability in context.known("reachability"):
-        for reach in reachability:
-            if reach.reached_small and reach.address in owner:
-                reached[name].add(owner[reach.address])
-    count = len(reached)
-    if all(len(peers) == count - 1 for peers in reached.values()):
-        return "pair" if count == 2 else "switch"
-    if count > 3 and all(len(peers) == 2 for peers in reached.values()):
-        return "ring"
-    return "broken"
-
-
-@check(
-    "fabric.topology",
-    "the rails connect every node with every other",
+    "fabric.reach",
+    "full packets pass both ways between all nodes on all rails",
     scope=Scope.FLEET,
     phases=STAGED,
-    remedy="connect the nodes through a switch",
-    cases=("NET-18",),
+    remedy="check cables and switch",
+    cases=("NET-10", "NET-18", "NET-25", "BOOT-06"),
 )
-def flat(context: Context) -> Iterator[Problem]:
-    """A flat launch on a ring times out between opposite corners."""
-    if context.site.prove_paths and len(context.site.nodes) > 1:
-        shape = topology(context)
-        if shape not in {"pair", "switch"}:
-            yield Problem(expected="a switch, or a pair", found=shape)
+def reach(context: Context) -> Iterator[Problem]:
+    """Judged where the rails were probed: unfragmented packets prove a path, not ip link."""
+    if context.paths is None:
+        return
+    count = min(len(context.site.rail_interfaces(name)) for name in context.site.nodes)
+    letters = [letter.lower() for letter in RAIL_NAMES[:count]]
+    for fault in judge_reach(context.paths, context.site.nodes, letters, context.site.fabric_mtu):
+        yield Problem(
+            node=fault.node,
+            expected=fault.expected,
+            found=fault.found,
+            remedy=fault.remedy,
+            severity=fault.severity,
+            variable=fault.variable,
+            evidence=fault.check,
+        )
 
 
 @check(
