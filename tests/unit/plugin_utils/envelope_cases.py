@@ -14,10 +14,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.need impo
     geometry_of,
     need_of_run,
 )
-from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.node import (
-    NodeMemory,
-    offline_node,
-)
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.node import NodeMemory
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import (
     FloorsSpec,
     Memory,
@@ -75,7 +72,7 @@ def r13(profile: str, **changed: Any) -> Need:
 def sparks(available_bytes: int = IDLE_BYTES, total_bytes: int = TOTAL_BYTES) -> list[NodeMemory]:
     """Return four idle nodes, head first."""
     return [
-        offline_node(name, role, total_bytes=total_bytes, available_bytes=available_bytes)
+        NodeMemory(name, role, total_bytes, available_bytes, available_bytes)
         for name, role in (
             ("alpha", Role.HEAD),
             ("bravo", Role.WORKER),

@@ -34,6 +34,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.result im
     Envelope,
     Verdict,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.terms import total
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Finding, refusals
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import (
     FloorSpec,
@@ -191,7 +192,20 @@ def test_desktop_that_stays_is_not_added_back() -> None:
     head = idle(113 * GIB - 250 * MIB)
     data(head, "holders")["processes"] = [process(21, "gdm3", 250 * MIB, unit="gdm.service")]
     stays = replace(CIRCUMSTANCES, desktop_stops=False)
-    assert judged({"alpha": head}, stays).nodes[0].expected_bytes == 2 * GIB - 250 * MIB
+    node = judged({"alpha": head}, stays).nodes[0]
+    assert node.expected_bytes == 2 * GIB - 250 * MIB
+    names = [term.name for term in node.stack]
+    assert names[:3] == ["operating system", "desktop (gdm.service)", "shared memory and tmpfs"]
+    assert total(node.stack) + node.expected_bytes == node.memory.total_bytes
+
+
+def test_memory_that_a_process_shares_counts_once_in_the_stack() -> None:
+    head = idle(50 * GIB)
+    data(head, "memory")["meminfo"]["Shmem"] = 63 * GIB
+    data(head, "holders")["processes"] = [process(99, "cache", 63 * GIB, unit="x.service")]
+    node = judged({"alpha": head}).nodes[0]
+    assert node.expected_bytes is not None
+    assert total(node.stack) + node.expected_bytes == node.memory.total_bytes
 
 
 def test_memory_taken_by_somebody_on_the_head_refuses_and_names_him() -> None:

@@ -13,6 +13,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.kv_pool i
     KvPool,
     KvPoolError,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.node import offline_node
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.projection import (
     PoolDelta,
     affordable_blocks,
@@ -35,7 +36,14 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.units import GIB, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.plugin_utils.envelope_cases import GEOMETRY, memory, r9, r13, sparks
+from tests.unit.plugin_utils.envelope_cases import (
+    GEOMETRY,
+    TOTAL_BYTES,
+    memory,
+    r9,
+    r13,
+    sparks,
+)
 
 
 def checks(envelope: Envelope) -> set[str]:
@@ -164,6 +172,28 @@ def test_ledger_measures_a_profile_and_counts_from_what_is_there_now() -> None:
     assert head.expected_bytes == 300 * MIB
     assert worker.expected_bytes == 3 * GIB - 300 * MIB
     assert head.required_bytes == 113 * GIB - 600 * MIB + head.floor_bytes
+
+
+def test_measured_profile_on_paper_is_a_projection() -> None:
+    run = measured_run(before=113 * GIB, least=600 * MIB)
+    paper = [
+        offline_node(node.node, node.role, total_bytes=TOTAL_BYTES, available_bytes=113 * GIB)
+        for node in sparks()
+    ]
+    envelope = judge_envelope(memory(), r13("balanced"), paper, ledger_runs=[run])
+    assert envelope.verdict is Verdict.PROJECTED
+    assert envelope.nodes[0].expected_bytes == 600 * MIB
+
+
+def test_node_without_a_rank_has_no_pool_of_the_model() -> None:
+    need = r13("balanced", rank_roles=(Role.HEAD,))
+    run = measured_run(before=113 * GIB, least=3 * GIB)
+    larger = replace(need, kv_cache_bytes=need.kv_cache_bytes + 500 * GEOMETRY.block_bytes)
+    envelope = judge_envelope(memory(), larger, sparks(113 * GIB), ledger_runs=[run])
+    head, worker = envelope.nodes[:2]
+    assert head.expected_bytes == 3 * GIB - 500 * GEOMETRY.block_bytes
+    assert worker.expected_bytes == 3 * GIB
+    assert "KV blocks" not in {term.name for term in worker.stack}
 
 
 def test_stack_fills_the_node_when_the_demand_was_measured() -> None:

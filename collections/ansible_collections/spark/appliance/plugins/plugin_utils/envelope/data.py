@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An envelope as JSON data, for receipts. Sizes are whole bytes under keys that end in ``_bytes``."""
+"""An envelope as JSON data, for receipts; sizes are whole bytes."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ def _node(node: NodeEnvelope) -> dict[str, Any]:
         "total_bytes": memory.total_bytes,
         "available_bytes": memory.available_bytes,
         "before_start_bytes": memory.before_start_bytes,
+        "free_bytes": memory.free_bytes,
+        "cache_bytes": memory.cache_bytes,
+        "swap_bytes": memory.swap_bytes,
         "floor_bytes": node.floor_bytes,
         "floor_source": node.floor_source,
         "admission_bytes": node.admission_bytes,

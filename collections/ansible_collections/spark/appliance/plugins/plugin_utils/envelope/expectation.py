@@ -43,7 +43,7 @@ def _expectation(
         worst = max(knowing, key=lambda e: (e.demand_bytes or 0) - total(e.deltas))
         demand_bytes = worst.demand_bytes or 0
         chain = (
-            Term("MemAvailable now", node.available_bytes, Grade.MEASURED, "/proc/meminfo"),
+            Term("MemAvailable now", node.available_bytes, node.grade, node.source),
             *node.returns,
             Term("engine", -demand_bytes, Grade.MEASURED, f"{worst.run}: before start - least"),
             *worst.deltas,
@@ -80,24 +80,19 @@ def _indexer_terms(indexer: IndexerSpec, context_tokens: int) -> Iterator[Term]:
 def engine_terms(memory: Memory, need: Need, pool: KvPool, role: Role) -> tuple[Term, ...]:
     """Return what a rank is known to take, each term at the upper end of what is known of it."""
     terms = [
-        Term(
-            "KV blocks",
-            pool.allocated_bytes,
-            Grade.COMPUTED,
-            f"{pool.blocks:,} blocks of {pool.geometry.block_bytes:,} B",
-        )
-    ]
-    terms += [
         Term(spec.name, spec.high, spec.grade, spec.source)
         for spec in memory.terms
         if role in spec.roles
     ]
+    if role not in need.rank_roles:
+        return tuple(terms)
+    blocks = f"{pool.blocks:,} blocks of {pool.geometry.block_bytes:,} B"
+    terms.insert(0, Term("KV blocks", pool.allocated_bytes, Grade.COMPUTED, blocks))
     graphs = graph_pool(need, role, memory.runs)
     if graphs is not None:
         terms.append(graphs)
-    indexer = memory.indexer
-    if indexer is not None:
-        terms += _indexer_terms(indexer, need.context_tokens)
+    if memory.indexer is not None:
+        terms += _indexer_terms(memory.indexer, need.context_tokens)
     return tuple(terms)
 
 
@@ -115,12 +110,17 @@ def _filled(engine: tuple[Term, ...], taken_bytes: int) -> tuple[Term, ...]:
 
 def _stack(node: NodeMemory, engine: tuple[Term, ...], taken_bytes: int | None) -> tuple[Term, ...]:
     in_use = node.total_bytes - node.before_start_bytes
-    system = max(in_use - node.shmem_bytes - node.huge_pages_bytes, 0)
-    host = [
-        Term("operating system", system, Grade.MEASURED, "MemTotal - MemAvailable before start"),
-        Term("shared memory and tmpfs", node.shmem_bytes, Grade.MEASURED, "Shmem"),
-        Term("huge pages", node.huge_pages_bytes, Grade.MEASURED, "HugePages_Total"),
-    ]
+    named = (*node.desktop, *node.tenants)
+    pages = node.huge_pages_bytes
+    # Processes may hold shared memory that is counted in Shmem as well: it must not count twice.
+    shared = max(min(node.shmem_bytes, in_use - total(named) - pages), 0)
+    system = max(in_use - total(named) - pages - shared, 0)
+    host = (
+        Term("operating system", system, node.grade, "MemTotal - MemAvailable before start"),
+        *named,
+        Term("shared memory and tmpfs", shared, node.grade, "Shmem"),
+        Term("huge pages", pages, node.grade, "HugePages_Total"),
+    )
     if taken_bytes is not None:
         engine = _filled(engine, taken_bytes)
     return tuple(term for term in (*host, *engine) if term.size_bytes)

@@ -110,6 +110,8 @@ def _deltas(
     need: Need, run: RunSpec, role: Role, geometry: KvGeometry, runs: Sequence[RunSpec]
 ) -> tuple[Term, ...] | None:
     """Return how the pools of a profile differ from a run's, or None when a pool is unknown."""
+    if role not in need.rank_roles:
+        return ()
     size = geometry.block_bytes
     delta = PoolDelta(need.kv_cache_bytes // size - run.kv_cache_bytes // size, size)
     kv = Term(

@@ -135,17 +135,27 @@ def _gpu_holders(facts: Mapping[str, Any], host: Mapping[int, Holder]) -> Iterat
         )
 
 
-def returning_terms(holders: Iterable[Holder], stopping: Collection[Kind]) -> tuple[Term, ...]:
-    """Return what comes back when the given kinds stop, one term for each kind and source."""
+def _sums(holders: Iterable[Holder], kinds: Collection[Kind], prefix: str) -> tuple[Term, ...]:
+    """Return the holders of some kinds, one term for each owner and source."""
     sums: dict[tuple[Kind, str, str], int] = {}
     for holder in holders:
-        if holder.kind in stopping and holder.size_bytes:
+        if holder.kind in kinds and holder.size_bytes:
             key = (holder.kind, holder.owner, holder.source)
             sums[key] = sums.get(key, 0) + holder.size_bytes
     return tuple(
-        Term(f"given back: {kind.value} ({owner})", size_bytes, Grade.MEASURED, source)
+        Term(f"{prefix}{kind.value} ({owner})", size_bytes, Grade.MEASURED, source)
         for (kind, owner, source), size_bytes in sums.items()
     )
+
+
+def returning_terms(holders: Iterable[Holder], stopping: Collection[Kind]) -> tuple[Term, ...]:
+    """Return what comes back when the given kinds stop."""
+    return _sums(holders, stopping, "given back: ")
+
+
+def desktop_terms(holders: Iterable[Holder]) -> tuple[Term, ...]:
+    """Return what the display stack holds."""
+    return _sums(holders, {Kind.DESKTOP}, "")
 
 
 def tenant_terms(holders: Iterable[Holder]) -> tuple[Term, ...]:

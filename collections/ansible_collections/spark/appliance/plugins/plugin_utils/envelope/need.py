@@ -11,7 +11,11 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.kv_pool i
     KvGeometry,
     KvPool,
 )
-from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import Memory, RunSpec
+from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import (
+    Memory,
+    Role,
+    RunSpec,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Need:
         max_depth: speculative tokens of the deepest rung, 0 without speculation.
         utilization: share that must be free at start, or None where the engine does not ask.
         tensor_parallel: ranks that share a layer.
+        rank_roles: roles whose nodes carry a rank of the model, and thus KV blocks and graphs.
     """
 
     profile: str
@@ -39,6 +44,7 @@ class Need:
     max_depth: int
     utilization: Decimal | None
     tensor_parallel: int
+    rank_roles: tuple[Role, ...] = (Role.HEAD, Role.WORKER)
 
     def pool(self, geometry: KvGeometry) -> KvPool:
         """Return the KV pool of a rank under this profile."""

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.holders import (
     ForeignFactsError,
     Kind,
+    desktop_terms,
     observe_holders,
     returning_terms,
     section_data,
@@ -17,6 +18,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.holders i
     unreadable,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.terms import Term, total
+from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory import Role
 
 
@@ -36,7 +38,9 @@ class NodeMemory:
         swap_bytes: swap switched on.
         returns: what stops before the engine starts and gives its memory back.
         tenants: what stays and is not part of a bare node.
+        desktop: the display stack, where it is not stopped.
         unknown: holders whose memory could not be read, each named.
+        given: these are totals on paper, not observed ones.
     """
 
     node: str
@@ -50,7 +54,19 @@ class NodeMemory:
     swap_bytes: int = 0
     returns: tuple[Term, ...] = ()
     tenants: tuple[Term, ...] = ()
-    unknown: tuple[str, ...] = field(default=())
+    desktop: tuple[Term, ...] = ()
+    unknown: tuple[str, ...] = ()
+    given: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where the node's own figures come from."""
+        return "given" if self.given else "/proc/meminfo"
+
+    @property
+    def grade(self) -> Grade:
+        """How the node's own figures are known."""
+        return Grade.PROJECTED if self.given else Grade.MEASURED
 
     @property
     def before_start_bytes(self) -> int:
@@ -111,6 +127,7 @@ def node_memory(
         swap_bytes=_amount(meminfo, "SwapTotal"),
         returns=returning_terms(holders, stopping),
         tenants=tenant_terms(holders),
+        desktop=() if desktop_stops else desktop_terms(holders),
         unknown=unreadable(holders, stopping),
     )
 
@@ -125,4 +142,4 @@ def offline_node(node: str, role: Role, *, total_bytes: int, available_bytes: in
         raise ForeignFactsError(
             f"{node}: {available_bytes} bytes available of {total_bytes} is impossible"
         )
-    return NodeMemory(node, role, total_bytes, available_bytes, available_bytes)
+    return NodeMemory(node, role, total_bytes, available_bytes, available_bytes, given=True)

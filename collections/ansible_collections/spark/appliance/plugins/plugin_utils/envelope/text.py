@@ -76,7 +76,13 @@ def _stack_table(role: Role, node: NodeEnvelope) -> Table:
     for letter, term in zip(ascii_uppercase, node.stack, strict=False):
         table.add_row(*_row(letter, term))
     table.add_section()
-    table.add_row(*_row("", Term("MemTotal", memory.total_bytes, Grade.MEASURED, "/proc/meminfo")))
+    for name, size_bytes, source in (
+        ("MemTotal", memory.total_bytes, memory.source),
+        ("page cache", memory.cache_bytes, "reclaimable: part of MemAvailable, not of MemFree"),
+        ("swap", memory.swap_bytes, "SwapTotal; the floors hold for none"),
+    ):
+        if size_bytes:
+            table.add_row(*_row("", Term(name, size_bytes, memory.grade, source)))
     table.add_row(*_row(FREE, remainder(node)))
     floor = Term("floor", node.floor_bytes, Grade.COMPUTED, node.floor_source)
     table.add_row(*_row("", floor)[:4], "set", node.floor_source)
