@@ -7,7 +7,7 @@ PYTHON := $(VENV)/bin/python
 BIN := $(VENV)/bin
 # The lab needs nothing but the standard library and runs before there is an environment, too.
 LAB := PYTHONPATH=molecule python3 -m spark_lab
-LAB_INVENTORY := $(if $(filter-out spark-lab,$(LAB_NAME)),.lab/$(LAB_NAME),inventories/lab)
+LAB_INVENTORY := $(if $(filter-out spark-lab,$(LAB_NAME)),.lab/$(LAB_NAME)/inventory,inventories/lab)
 
 .PHONY: help
 help: ## this list

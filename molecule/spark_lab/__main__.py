@@ -40,12 +40,12 @@ def up(lab: Lab) -> None:
     """Make the lab what this tree says it is; what is right already is left alone."""
     subprocess.run([str(REPOSITORY / "molecule/host-packages.sh")], check=True)
     _engine.start_engine()
+    _network.make_switch(lab)
     lxcfs = _engine.start_lxcfs()
     image = _root.node_image(lab)
     lab.release.mkdir(parents=True, exist_ok=True)
     wanted = _nodes.wanted_containers(lab, image, lxcfs, _access.public_key(lab))
     _nodes.remove_strangers(lab, wanted)
-    _network.make_switch(lab)
     _nodes.start(lab, wanted)
     say("waiting for the nodes")
     _nodes.wait_until_up(lab)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from pathlib import Path
 
 from spark_lab._nodes import host_key
 from spark_lab._run import run
-from spark_lab._spec import DEFAULT_NAME, NODES, RELEASE_PORT, REPOSITORY, Lab
+from spark_lab._spec import DEFAULT_NAME, NODES, RELEASE_NUMBER, RELEASE_PORT, REPOSITORY, Lab
 
 KEY = "id_ed25519"
 
@@ -37,16 +36,15 @@ def write_access(lab: Lab) -> None:
 
 def _write_inventory(lab: Lab) -> None:
     """Write the default lab's inventory again with this lab's addresses."""
-    groups = lab.state / "group_vars/all"
-    groups.mkdir(parents=True, exist_ok=True)
-    for source in (REPOSITORY / "inventories/lab/group_vars/all").iterdir():
-        shutil.copy(source, groups / source.name)
-    (groups / "lab.yml").write_text(
-        f'lab_state: "{{{{ inventory_dir }}}}"\nlab_release: {lab.management(10)}:{RELEASE_PORT}\n',
+    shutil.copytree(REPOSITORY / "inventories/lab", lab.inventory, dirs_exist_ok=True)
+    (lab.inventory / "group_vars/all/lab.yml").write_text(
+        'appliance_root: "{{ inventory_dir | dirname | dirname | dirname }}"\n'
+        'lab_state: "{{ inventory_dir | dirname }}"\n'
+        f"lab_release: {lab.management(RELEASE_NUMBER)}:{RELEASE_PORT}\n",
         encoding="ascii",
     )
     head, *workers = [_host_lines(lab, node.name, node.number) for node in NODES]
-    Path(lab.state / "hosts.yml").write_text(
+    (lab.inventory / "hosts.yml").write_text(
         "spark:\n  children:\n    head:\n      hosts:\n"
         + head
         + "    workers:\n      hosts:\n"

@@ -6,9 +6,11 @@ reach.
 
 from __future__ import annotations
 
+import ipaddress
+import json
 from dataclasses import dataclass
 
-from spark_lab._run import answers, run
+from spark_lab._run import LabError, answers, run
 from spark_lab._spec import MANAGEMENT, RAIL_A, RAIL_B, RELEASE_NUMBER, UNPLUGGED, Lab, Node
 
 # A frame of 9000 bytes must pass; a node starts at the factory's 1500.
@@ -36,7 +38,12 @@ def cables(node: str) -> tuple[Cable, ...]:
 
 
 def make_switch(lab: Lab) -> None:
-    """Make the bridges and this machine's own port on the management network."""
+    """Make the bridges and this machine's own port on the management network.
+
+    Raises:
+        LabError: the network is somebody else's on this machine.
+    """
+    _refuse_foreign_block(lab)
     switch = ["ip", "-n", lab.switch]
     if not answers([*switch, "link", "show", "rail-b"]):
         remove_switch(lab)
@@ -51,10 +58,7 @@ def make_switch(lab: Lab) -> None:
         )
         run([*switch, "link", "set", "uplink", "master", "mgmt", "up"])
     address = f"{lab.management(1)}/24"
-    run(
-        ["ip", "address", "replace", address, "dev", lab.uplink],
-        remedy="Set LAB_BLOCK to a free 10.x network.",
-    )
+    run(["ip", "address", "replace", address, "dev", lab.uplink])
     run(["ip", "link", "set", lab.uplink, "up"])
 
 
@@ -99,6 +103,20 @@ def remove_switch(lab: Lab) -> None:
     """Remove the bridges and this machine's port."""
     answers(["ip", "link", "del", lab.uplink])
     answers(["ip", "netns", "del", lab.switch])
+
+
+def _refuse_foreign_block(lab: Lab) -> None:
+    """Refuse a management network that another interface of this machine is in."""
+    network = ipaddress.ip_network(f"{lab.management(0)}/24")
+    for route in json.loads(run(["ip", "-4", "-j", "route", "show"])):
+        if route["dst"] == "default" or route.get("dev") == lab.uplink:
+            continue
+        if network.overlaps(ipaddress.ip_network(route["dst"])):
+            msg = (
+                f"the lab's management network {network} overlaps {route['dst']} on"
+                f" {route.get('dev')}; set LAB_BLOCK to the second octet of a free 10.x network"
+            )
+            raise LabError(msg)
 
 
 def _mac(lab: Lab, number: int, position: int) -> str:

@@ -65,12 +65,15 @@ class Lab:
     @property
     def inventory(self) -> Path:
         """The inventory directory to give to Ansible."""
-        return REPOSITORY / "inventories/lab" if self.name == DEFAULT_NAME else self.state
+        if self.name == DEFAULT_NAME:
+            return REPOSITORY / "inventories/lab"
+        return self.state / "inventory"
 
     @property
     def release(self) -> Path:
-        """What the release server serves, read-only."""
-        return self.cache / "lab-release"
+        """What the release server serves: the built release, or an empty folder before there is one."""
+        built = REPOSITORY / ".lab/release"
+        return built.resolve() if built.exists() else self.cache / "lab-release-none"
 
     @property
     def switch(self) -> str:
