@@ -16,7 +16,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.text impo
     render,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Grade
-from ansible_collections.spark.appliance.plugins.plugin_utils.units import GIB
+from ansible_collections.spark.appliance.plugins.plugin_utils.units import GIB, MIB
 
 from tests.unit.plugin_utils.envelope_cases import memory, r9, r13, sparks
 
@@ -48,6 +48,14 @@ def test_unmeasured_profile_shows_what_a_mere_sum_would_leave() -> None:
     assert "left by these terms" in text
     assert "memory.terms_exceed_node" in text
     assert "+444,696 B to kv_cache_bytes 13,432,989,696" in text
+
+
+def test_what_comes_back_is_said_also_without_a_measurement() -> None:
+    back = Term("given back: desktop (gdm.service)", 300 * MIB, Grade.MEASURED, "Pss")
+    nodes = [replace(node, returns=(back,)) for node in sparks(100 * GIB)]
+    text = render(judge_envelope(memory(), r13("balanced"), nodes))
+    assert "+314,572,800 B  given back: desktop (gdm.service) (measured: Pss)" in text
+    assert f"+{100 * GIB + 300 * MIB:,} B  MemAvailable before the start" in text
 
 
 def test_tables_keep_to_the_width_and_name_each_term_once() -> None:

@@ -93,6 +93,17 @@ def _stack_table(role: Role, node: NodeEnvelope) -> Table:
     return table
 
 
+def _start_lines(node: NodeEnvelope) -> Iterator[str]:
+    """Yield how the memory before the start comes about, where the expectation does not say it."""
+    memory = node.memory
+    if node.counts_from_now or not memory.returns:
+        return
+    yield f"{memory.available_bytes:>+20,} B  MemAvailable now ({memory.grade}: {memory.source})"
+    for term in memory.returns:
+        yield f"{term.size_bytes:>+20,} B  {term.name} ({term.grade}: {term.source})"
+    yield f"{memory.before_start_bytes:>+20,} B  MemAvailable before the start"
+
+
 def _chain_lines(node: NodeEnvelope) -> Iterator[str]:
     if not node.chain or node.expected_bytes is None or node.margin_bytes is None:
         yield "least MemAvailable: unmeasured; no run of this size is near enough to project from"
@@ -127,7 +138,7 @@ def _role_parts(role: Role, nodes: Sequence[NodeEnvelope]) -> Iterator[Renderabl
     binding = worst(nodes)
     yield _stack_table(role, binding)
     yield Text(bar(binding))
-    yield from (Text(line) for line in _chain_lines(binding))
+    yield from (Text(line) for line in (*_start_lines(binding), *_chain_lines(binding)))
     others = [node for node in nodes if node is not binding]
     if others:
         said = ", ".join(
