@@ -149,11 +149,32 @@ def merged_differences(rails: Sequence[Rail], network: Mapping[str, Any]) -> lis
     return differences
 
 
+_WAY_BACK = """\
+#!/bin/sh
+export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
+now() {{
+  addresses=$(ip -4 -o address show dev "$1" | awk '{{print $4}}' | sort)
+  echo "$(cat "/sys/class/net/$1/mtu")" $addresses
+}}
+{restore_file}
+status=0
+netplan apply || status=$?
+# The back end goes on after netplan apply returned; an address added meanwhile would make it fail.
+for second in 1 2 3 4 5 6; do
+  sleep 1
+  [ "$second" -gt 1 ] && {as_it_was} && break
+done
+{repair}
+touch {marker}
+exit $status
+"""
+
+
 def way_back_script(path: str, folder: str, existed: bool, live: Mapping[str, LiveRail]) -> str:
     """Return the script that restores the netplan file and the live state of the rails.
 
     Netplan alone would leave addresses behind that no file describes any more, and would not
-    bring back ones that were only in memory; hence the calls of ip.
+    bring back ones that were only in memory; hence the calls of ip where a difference is left.
 
     Parameters:
         path: the netplan file.
@@ -161,21 +182,22 @@ def way_back_script(path: str, folder: str, existed: bool, live: Mapping[str, Li
         existed: whether there was a file to save.
         live: the rails as they were.
     """
-    saved, target = shlex.quote(f"{folder}/previous.yaml"), shlex.quote(path)
-    lines = [
-        "#!/bin/sh",
-        "export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-        f"cp --preserve=all {saved} {target}" if existed else f"rm -f {target}",
-        "status=0",
-        "netplan apply || status=$?",
-    ]
+    target = shlex.quote(path)
+    saved = shlex.quote(f"{folder}/previous.yaml")
+    tests, repairs = [], []
     for name, rail in live.items():
         device = shlex.quote(name)
-        lines.append(f"ip link set dev {device} mtu {rail.mtu}")
-        lines.append(f"ip -4 address flush dev {device}")
-        lines += [f"ip address add {address} dev {device}" for address in rail.addresses]
-    lines += [f"touch {shlex.quote(f'{folder}/restored')}", "exit $status"]
-    return "\n".join(lines) + "\n"
+        state = " ".join((str(rail.mtu), *rail.addresses))
+        tests.append(f'[ "$(now {device})" = {shlex.quote(state)} ]')
+        steps = [f"ip link set dev {device} mtu {rail.mtu}", f"ip -4 address flush dev {device}"]
+        steps += [f"ip address add {address} dev {device}" for address in rail.addresses]
+        repairs.append(f"{tests[-1]} || {{ {'; '.join(steps)}; }}")
+    return _WAY_BACK.format(
+        restore_file=f"cp --preserve=all {saved} {target}" if existed else f"rm -f {target}",
+        as_it_was=" && ".join(tests),
+        repair="\n".join(repairs),
+        marker=shlex.quote(f"{folder}/restored"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
