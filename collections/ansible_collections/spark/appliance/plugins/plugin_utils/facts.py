@@ -7,6 +7,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -165,6 +166,10 @@ class Avahi:
     host_name: str | None
 
 
+# Checks ask for the same few addresses and names over and over.
+_ip_interface = lru_cache(4096)(ipaddress.ip_interface)
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     address: str
@@ -176,11 +181,19 @@ class Address:
     @property
     def interface(self) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
         """The address with its prefix."""
-        return ipaddress.ip_interface(f"{self.address}/{self.prefix}")
+        return _ip_interface(f"{self.address}/{self.prefix}")
 
 
 # A ConnectX-7 netdev: the PCI domain (none is 0000) tells the rail, the function tells the cage.
 _CX7_NETDEV = re.compile(r"^en(?:P(?P<domain>\d+))?p\d+s\d+f(?P<function>\d)np\d$")
+
+
+@lru_cache(1024)
+def _position(netdev: str) -> tuple[str, int | None]:
+    match = _CX7_NETDEV.match(netdev)
+    if match is None:
+        return "", None
+    return "b" if match.group("domain") else "a", int(match.group("function"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +212,12 @@ class Interface:
     @property
     def rail(self) -> str:
         """``a`` for PCI domain 0000, ``b`` for another, empty where this is no ConnectX-7."""
-        match = _CX7_NETDEV.match(self.name)
-        return "" if match is None else "b" if match.group("domain") else "a"
+        return _position(self.name)[0]
 
     @property
     def cage(self) -> int | None:
         """The cage that the netdev's function belongs to; None where this is no ConnectX-7."""
-        match = _CX7_NETDEV.match(self.name)
-        return None if match is None else int(match.group("function"))
+        return _position(self.name)[1]
 
     @property
     def ipv4(self) -> tuple[Address, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
@@ -23,6 +24,17 @@ class NotGivenError(LookupError):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
+
+
+@lru_cache(1024)
+def _interfaces(texts: tuple[str, ...]) -> tuple[ipaddress.IPv4Interface, ...]:
+    found = []
+    for text in texts:
+        try:
+            found.append(ipaddress.IPv4Interface(text))
+        except ValueError:
+            break
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +74,7 @@ class Site:
 
     def rail_interfaces(self, node: str) -> tuple[ipaddress.IPv4Interface, ...]:
         """The node's rail addresses, rail A first; one that is no address ends the list."""
-        found = []
-        for text in self.rails.get(node, ()):
-            try:
-                found.append(ipaddress.IPv4Interface(text))
-            except ValueError:
-                break
-        return tuple(found)
+        return _interfaces(tuple(self.rails.get(node, ())))
 
     def rank_address(self, node: str) -> str:
         """The address that a rank announces: the one of rail A; empty where it is no address."""
