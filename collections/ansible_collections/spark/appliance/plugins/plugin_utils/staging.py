@@ -17,7 +17,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.recipe import Reci
 from jinja2 import Environment, StrictUndefined
 
 TEMPLATES = ("engine.env.j2", "spark-api.service.j2", "spark-engine.service.j2")
-# Characters that systemd takes as they are, outside of quotes (systemd.service(5), "Command lines").
+# What systemd takes as it is, outside of quotes (systemd.service(5), "Command lines").
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@/:=,.+_-")
 
 
@@ -58,8 +58,11 @@ def stage(
         KeyError: a template is missing.
         jinja2.UndefinedError: a template asks for a value that there is not.
     """
-    environment = Environment(  # noqa: S701 -- unit and environment files, not HTML
-        undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, autoescape=False
+    environment = Environment(
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        autoescape=False,  # noqa: S701 -- unit and environment files, not HTML
     )
     values = {
         "launch": launch,

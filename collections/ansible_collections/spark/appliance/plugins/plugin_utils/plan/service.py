@@ -89,6 +89,11 @@ def key_content(api_key: str) -> str:
     return f"VLLM_API_KEY={api_key}\n"
 
 
+def key_digest(api_key: str) -> str:
+    """Return a digest that changes with the key, so that a new key makes another launch."""
+    return hashlib.sha256(f"spark-appliance {api_key}".encode()).hexdigest()
+
+
 def plan_launch(
     node: NodeFacts, launch_id: str, files: Sequence[StagedFile], api_key: str
 ) -> dict[str, Any]:

@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is known → findings, and what each node has to do. No file, no command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (
+    Context,
+    ExpectedImage,
+    ExpectedLaunch,
+    Needs,
+    Phase,
+    Site,
+    judge,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.assess import (
+    Circumstances,
+    assess,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.from_recipe import (
+    monitor_of,
+    need_of,
+    roles_of,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.gates import (
+    must_come_back_bytes,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.ledger import (
+    Ledger,
+    LedgerKey,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.result import Envelope
+from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
+    NodeFacts,
+    SectionUnknownError,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.findings import (
+    Finding,
+    Severity,
+    ordered,
+    refusals,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.launch import (
+    NodeLaunch,
+    node_view,
+    render,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.plan import (
+    FabricPolicy,
+    HardenPolicy,
+    plan_fabrics,
+    plan_harden,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.plan.service import (
+    API_UNIT,
+    CURRENT,
+    ENGINE_UNIT,
+    Start,
+    cutover_reasons,
+    key_digest,
+    plan_launch,
+    previous_start,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import (
+    SupplyNode,
+    judge_image_room,
+    plan_image,
+    plan_weights,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.recipe import Profile, Recipe
+from ansible_collections.spark.appliance.plugins.plugin_utils.release import Release
+from ansible_collections.spark.appliance.plugins.plugin_utils.staging import stage
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the inventory wants done, beyond where things are.
+
+    Parameters:
+        profile: profile asked for; empty keeps the running one, or takes the recipe's default.
+        api_key: key that the API server demands.
+        release_url: folder with the image's parts.
+        weights_url: folder with the weights.
+        harden: what to turn off.
+        fabric: what the rails shall be.
+        accept_unmeasured_floor: the operator takes a profile whose floor nobody measured.
+    """
+
+    profile: str
+    api_key: str
+    release_url: str
+    weights_url: str
+    harden: HardenPolicy
+    fabric: FabricPolicy
+    accept_unmeasured_floor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Everything that a judgement of nodes is made from.
+
+    Parameters:
+        site: the inventory.
+        policy: what it wants done.
+        recipe: the served system.
+        release: its image.
+        templates: texts of ``templates/``.
+        facts: what ``node_facts`` returned, by node.
+        serving: what the head's API server said of itself, None where it was not asked.
+        receipt: the last good receipt, None where there is none.
+        ledger: the floors reached in earlier launches.
+        predicting: check mode: what the roles would repair has not been repaired.
+    """
+
+    site: Site
+    policy: Policy
+    recipe: Recipe
+    release: Release
+    templates: Mapping[str, str]
+    facts: Mapping[str, Mapping[str, Any]]
+    serving: Mapping[str, Any] | None = None
+    receipt: Mapping[str, Any] | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    predicting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came out.
+
+    Parameters:
+        findings: what is wrong, the most severe first.
+        profile: the profile that was judged, empty where none could be chosen.
+        launch: id of the rendered launch, empty where none could be rendered.
+        plan: what each node has to do, by role.
+        envelope: the profile's memory on these nodes, None where it was not judged.
+        context: what the checks looked at, None where they did not run.
+    """
+
+    findings: tuple[Finding, ...]
+    profile: str = ""
+    launch: str = ""
+    plan: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    envelope: Envelope | None = None
+    context: Context | None = None
+
+
+def serving_request(recipe: Recipe, site: Site) -> dict[str, Any]:
+    """Return how to ask the API server what it serves: options of ``serving_probe``, no key."""
+    smoke = recipe.gates.smoke
+    return {
+        "address": site.api_bind,
+        "port": site.api_port,
+        "served_name": recipe.server.served_name,
+        "smoke": {
+            "prompt": smoke.prompt,
+            "chat": smoke.chat,
+            "max_tokens": smoke.max_tokens,
+            "seed": smoke.seed,
+            "extra": dict(smoke.extra),
+        },
+        "timeout": recipe.gates.smoke_timeout,
+    }
+
+
+def running_profile(recipe: Recipe, facts: Mapping[str, NodeFacts]) -> str:
+    """Return the profile in force on all nodes, empty where they differ or have none.
+
+    Parameters:
+        recipe: a launch of another recipe has no profile of this one in force.
+        facts: facts by node.
+    """
+    found = set()
+    for node in facts.values():
+        try:
+            content = node.launch.content or {}
+        except SectionUnknownError:
+            return ""
+        found.add(content.get("profile") if content.get("recipe") == recipe.name else None)
+    name = found.pop() if len(found) == 1 else None
+    return name if isinstance(name, str) and name in recipe.profiles else ""
+
+
+def _needs(recipe: Recipe, profile: Profile) -> Needs:
+    floors = recipe.memory.floors[profile.name]
+    return Needs(
+        nodes=recipe.topology.nodes,
+        gpus_per_node=recipe.topology.gpus_per_node,
+        rdma=recipe.topology.rdma,
+        context_tokens=profile.context_tokens,
+        min_total_bytes=recipe.memory.min_total,
+        floors_bytes={"head": floors.head.size, "worker": floors.worker.size},
+        keep_swap=recipe.memory.swap == "keep",
+    )
+
+
+def _start(launch: NodeLaunch, material: Material) -> Start:
+    recipe, site = material.recipe, material.site
+    topology, gates = recipe.topology, recipe.gates
+    ray = {
+        "container": recipe.container.name,
+        "address": f"{site.rank_address(site.head)}:{site.ray_port}",
+        "python": recipe.engine.python,
+    }
+    host = f"[{site.api_bind}]" if ":" in site.api_bind else site.api_bind
+    return Start(
+        id=launch.id,
+        folder=launch.folder,
+        kind=launch.kind,
+        units=(ENGINE_UNIT, API_UNIT) if launch.server_argv else (ENGINE_UNIT,),
+        gpus=topology.gpus,
+        gpus_per_node=topology.gpus_per_node,
+        ray=ray if launch.kind == "ray" else {},
+        health_url=f"http://{host}:{site.api_port}/health",
+        ranks_timeout_s=gates.ranks_timeout,
+        health_timeout_s=gates.health_timeout,
+    )
+
+
+def _expected(launch: NodeLaunch, start: Start, recipe: Recipe) -> ExpectedLaunch:
+    container = recipe.container
+    return ExpectedLaunch(
+        id=launch.id,
+        container=container.name,
+        units=start.units,
+        devices=container.devices,
+        memlock_bytes=-1 if container.memlock == "unlimited" else None,
+    )
+
+
+def _judge_smoke(material: Material) -> Iterator[Finding]:
+    """The completion must hold what the recipe expects; whether one came is the checks' to say."""
+    completion = (material.serving or {}).get("completion")
+    expect = material.recipe.gates.smoke.expect
+    if isinstance(completion, Mapping) and expect not in str(completion.get("text")):
+        yield Finding(
+            "serving.smoke",
+            material.site.head,
+            Severity.ERROR,
+            "the completion is the expected one",
+            repr(expect),
+            repr(str(completion.get("text"))[:80]),
+            "look at the server's journal; weights or engine are not what the recipe names",
+        )
+
+
+def _unknown(unknown: SectionUnknownError) -> Finding:
+    return Finding(
+        f"plan.{unknown.section}",
+        unknown.node,
+        Severity.ERROR,
+        f"the node's {unknown.section} can be read",
+        "an answer from the probe",
+        unknown.reason,
+        "make the probe work on the node; nothing was planned on a guess",
+    )
+
+
+def _memory(material: Material, profile: Profile) -> Envelope:
+    recipe, site = material.recipe, material.site
+    circumstances = Circumstances(
+        service_containers={recipe.container.name},
+        desktop_stops=material.policy.harden.display == "off",
+        monitor=monitor_of(recipe),
+        accept_unmeasured=material.policy.accept_unmeasured_floor,
+        ledger=material.ledger,
+        key=LedgerKey(recipe.digest, material.release.image.config_digest, site.nodes),
+    )
+    roles = roles_of([site.head], [node for node in site.nodes if node != site.head])
+    need = need_of(recipe, profile)
+    return assess(recipe.memory, need, roles, material.facts, circumstances)
+
+
+def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
+    """Return what is wrong with the nodes and what each of them has to do.
+
+    Parameters:
+        material: everything that is known.
+        phase: which checks take part; None only plans.
+
+    Returns:
+        The judgement. Its plan is empty where a fault leaves nothing sure to plan on.
+    """
+    recipe, site, release = material.recipe, material.site, material.release
+    facts = {name: NodeFacts.of(name, raw) for name, raw in material.facts.items()}
+    name = material.policy.profile or running_profile(recipe, facts) or recipe.default_profile
+    profile = recipe.profile(name)
+    context = Context(
+        site=site,
+        needs=_needs(recipe, profile),
+        facts=facts,
+        image=ExpectedImage(release.image.config_digest, release.image.architecture),
+        serving=material.serving,
+        receipt=material.receipt,
+    )
+    if set(facts) != set(site.nodes):
+        return Judgement(tuple(judge(context, Phase.PREFLIGHT)), profile.name, context=context)
+    views = {node: node_view(facts[node], recipe) for node in site.nodes}
+    findings = [view for view in views.values() if isinstance(view, Finding)]
+    if findings:
+        return Judgement(tuple(ordered(findings)), profile.name, context=context)
+    salt = "\n".join(text for _, text in sorted(material.templates.items()))
+    launches = render(
+        recipe,
+        profile,
+        site,
+        image=release.image,
+        views={node: view for node, view in views.items() if not isinstance(view, Finding)},
+        salt=salt + key_digest(material.policy.api_key),
+    )
+    starts = {node: _start(launch, material) for node, launch in launches.items()}
+    context = replace(
+        context,
+        launches={
+            node: _expected(launch, starts[node], recipe) for node, launch in launches.items()
+        },
+    )
+    try:
+        plans, planned = _plans(material, facts, launches, starts)
+    except SectionUnknownError as unknown:
+        return Judgement((_unknown(unknown),), profile.name, context=context)
+    cutover = any(plan["cutover"]["needed"] for plan in plans.values())
+    if phase in {None, Phase.PREFLIGHT}:
+        findings += planned
+    effective = _effective(phase, predicting=material.predicting, cutover=cutover)
+    if effective is not None:
+        findings += judge(context, effective)
+    envelope = None
+    if phase in {Phase.GATE, Phase.AFTER_STOP} and cutover:
+        envelope = _memory(material, profile)
+        findings += envelope.findings
+        for node in envelope.nodes:
+            wanted = must_come_back_bytes(node)
+            plans[node.memory.node]["cutover"]["memory_bytes"] = wanted
+    if phase in {Phase.AFTER_START, Phase.VERIFY} and effective is phase:
+        findings += _judge_smoke(material)
+    launch_id = launches[site.head].id
+    return Judgement(
+        tuple(ordered(dict.fromkeys(findings))),
+        profile.name,
+        launch_id,
+        plans,
+        envelope=envelope,
+        context=context,
+    )
+
+
+def _effective(phase: Phase | None, *, predicting: bool, cutover: bool) -> Phase | None:
+    """Return the checks that can hold now.
+
+    What is already as rendered needs no gate. In check mode nothing was repaired, staged or
+    started, so the gate asks what preflight asks, and verify waits for the run that starts it.
+    """
+    if phase is Phase.GATE and not cutover:
+        return None
+    if predicting and cutover:
+        return Phase.PREFLIGHT if phase is Phase.GATE else None if phase is Phase.VERIFY else phase
+    return phase
+
+
+def _plans(
+    material: Material,
+    facts: Mapping[str, NodeFacts],
+    launches: Mapping[str, NodeLaunch],
+    starts: Mapping[str, Start],
+) -> tuple[dict[str, dict[str, Any]], list[Finding]]:
+    site, policy, recipe, release = (
+        material.site,
+        material.policy,
+        material.recipe,
+        material.release,
+    )
+    findings: list[Finding] = []
+    supply = [SupplyNode(node, site.rank_address(node), facts[node]) for node in site.nodes]
+    image = plan_image(release, policy.release_url, supply)
+    findings += judge_image_room(release, supply)
+    weights = plan_weights(
+        policy.weights_url, site.weights_dir, supply, recipe.weights.manifest_sha256
+    )
+    serving = any(
+        (unit := node.units.get(ENGINE_UNIT)) is not None and unit.active == "active"
+        for node in facts.values()
+    )
+    fabric = plan_fabrics(facts, site.rails, policy.fabric, serving=serving)
+    reasons = cutover_reasons(
+        facts, {node: (start.id, start.units) for node, start in starts.items()}
+    )
+    launch_id = launches[site.head].id
+    previous = previous_start(facts, launch_id)
+    plans: dict[str, dict[str, Any]] = {}
+    for node in site.nodes:
+        harden = plan_harden(facts[node], policy.harden)
+        findings += [*harden.findings, *fabric[node].findings]
+        files = stage(launches[node], recipe, starts[node], material.templates)
+        plans[node] = {
+            "rank": launches[node].rank,
+            "harden": harden.as_dict(),
+            "fabric": fabric[node].as_dict(),
+            "image": image[node].as_dict(),
+            "weights": weights[node].as_dict(),
+            "launch": plan_launch(facts[node], launch_id, files, policy.api_key),
+            "cutover": {
+                "needed": bool(reasons),
+                "reasons": list(reasons),
+                "engine_unit": ENGINE_UNIT,
+                "api_unit": API_UNIT,
+                "installed_units": [
+                    unit for unit in (ENGINE_UNIT, API_UNIT) if _installed(facts[node], unit)
+                ],
+                "current_link": CURRENT,
+                "launch": starts[node].as_dict(),
+                "previous": previous[node].as_dict(),
+                "rerun": facts[node].launch.id == launch_id,
+                "rank_addresses": [site.rank_address(name) for name in site.nodes],
+                "drop_caches": recipe.gates.drop_caches,
+                "memory_bytes": 0,
+                "serving": serving_request(recipe, site),
+            },
+        }
+    return plans, findings
+
+
+def _installed(node: NodeFacts, unit: str) -> bool:
+    known = node.units.get(unit)
+    return known is not None and known.load == "loaded"
+
+
+def refused(judgement: Judgement) -> Sequence[Finding]:
+    """Return the findings that refuse the next step."""
+    return refusals(judgement.findings)
