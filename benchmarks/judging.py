@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What judging costs: one fleet of 64 nodes against one of 4, side by side in one run.
 
-Prints milliseconds of processor time and their ratio. The facts are those of the constructed serving fleet, copied
-under other names, and are parsed from plain JSON data anew in every round, as a playbook does.
+Prints milliseconds of processor time and their ratio. The facts are those of the constructed
+serving fleet, copied under other names, and are parsed from plain JSON data anew in every round, as
+a playbook does.
 """
 
 from __future__ import annotations

@@ -79,12 +79,12 @@ FAULTS: dict[str, Callable[[Tree, str], None]] = {
 }
 
 
-def _facts(tmp_path: Path, edit: Callable[[Tree], None]) -> dict[str, Any]:
+def _facts(edit: Callable[[Tree], None]) -> dict[str, Any]:
     composed = tree(NODE, SERVING)
     # The recording of systemctl is written from the units; a fault needs the file itself.
     composed.write("/_commands/systemctl-show.txt", composed.systemctl_show())
     edit(composed)
-    told: dict[str, Any] = observe(composed, tmp_path / "node")["sections"]
+    told: dict[str, Any] = observe(composed)["sections"]
     return told
 
 
@@ -103,9 +103,9 @@ def _unknown(told: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_broken_tool_leaves_its_sections_unknown_and_the_others_alone(
-    tool: str, fault: str, tmp_path: Path
+    tool: str, fault: str
 ) -> None:
-    told = _facts(tmp_path, lambda composed: FAULTS[fault](composed, tool))
+    told = _facts(lambda composed: FAULTS[fault](composed, tool))
     expected = TOOLS[tool]
     if fault in {"empty", "blank"} and tool in MAY_BE_EMPTY:
         expected = set()
@@ -115,16 +115,16 @@ def test_a_broken_tool_leaves_its_sections_unknown_and_the_others_alone(
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"empty", "blank"}))
-def test_a_broken_netplan_hides_the_merged_view_only(fault: str, tmp_path: Path) -> None:
-    told = _facts(tmp_path, lambda composed: FAULTS[fault](composed, "netplan-get"))
+def test_a_broken_netplan_hides_the_merged_view_only(fault: str) -> None:
+    told = _facts(lambda composed: FAULTS[fault](composed, "netplan-get"))
     netplan = told["network"]["data"]["netplan"]
     assert netplan["merged"] in (None, {})
     assert netplan["merged"] == {} or netplan["reason"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_last_never_says_clean(fault: str, tmp_path: Path) -> None:
-    power = _facts(tmp_path, lambda composed: FAULTS[fault](composed, "last"))["power"]
+def test_a_broken_last_never_says_clean(fault: str) -> None:
+    power = _facts(lambda composed: FAULTS[fault](composed, "last"))["power"]
     assert not power["ok"] or power["data"]["previous_run"] == "unknown"
 
 
@@ -148,12 +148,10 @@ DOCKER_FAULTS: dict[str, str | bytes | None] = {
 
 @pytest.mark.parametrize("fault", DOCKER_FAULTS)
 @pytest.mark.parametrize("answer", DOCKER_ANSWERS)
-def test_a_broken_docker_answer_leaves_docker_unknown(
-    answer: str, fault: str, tmp_path: Path
-) -> None:
+def test_a_broken_docker_answer_leaves_docker_unknown(answer: str, fault: str) -> None:
     path = f"/_commands/{answer}.json"
     body = DOCKER_FAULTS[fault]
-    told = _facts(tmp_path, lambda t: t.remove(path) if body is None else t.write(path, body))
+    told = _facts(lambda t: t.remove(path) if body is None else t.write(path, body))
     assert _unknown(told) == {"docker"}
 
 
@@ -182,44 +180,40 @@ KERNEL_ONLY = {"/proc/1/cgroup"}
     [(path, JUNK) for path in FILES]
     + [(path, GERMAN.encode()) for path in FILES if path not in KERNEL_ONLY],
 )
-def test_a_file_that_is_not_what_it_should_be_is_unknown(
-    path: str, body: bytes, tmp_path: Path
-) -> None:
-    told = _facts(tmp_path, lambda composed: composed.write(path, body))
+def test_a_file_that_is_not_what_it_should_be_is_unknown(path: str, body: bytes) -> None:
+    told = _facts(lambda composed: composed.write(path, body))
     assert _unknown(told) == {FILES[path]}
 
 
 @pytest.mark.parametrize("path", ["/proc/meminfo", "/etc/os-release", "/etc/fstab"])
-def test_a_file_of_ten_megabytes_is_unknown(path: str, tmp_path: Path) -> None:
-    told = _facts(tmp_path, lambda composed: composed.write(path, TEN_MB))
+def test_a_file_of_ten_megabytes_is_unknown(path: str) -> None:
+    told = _facts(lambda composed: composed.write(path, TEN_MB))
     (section,) = _unknown(told)
     assert "larger than" in told[section]["reason"]
 
 
 @pytest.mark.parametrize("path", ["/proc/meminfo", "/etc/fstab", "/etc/avahi/avahi-daemon.conf"])
-def test_a_loop_of_links_is_unknown(path: str, tmp_path: Path) -> None:
+def test_a_loop_of_links_is_unknown(path: str) -> None:
     def loop(composed: Tree) -> None:
         name = path.rpartition("/")[2]
         composed.link(path, f"{name}.other")
         composed.link(f"{path}.other", name)
 
-    told = _facts(tmp_path, loop)
+    told = _facts(loop)
     (section,) = _unknown(told)
     assert "symbolic links" in told[section]["reason"]
 
 
-def test_a_loop_of_folders_is_unknown(tmp_path: Path) -> None:
+def test_a_loop_of_folders_is_unknown() -> None:
     def loop(composed: Tree) -> None:
         composed.remove("/etc/spark-appliance")
         composed.link("/etc/spark-appliance", "spark-appliance")
 
-    assert _unknown(_facts(tmp_path, loop)) == {"launch"}
+    assert _unknown(_facts(loop)) == {"launch"}
 
 
 @pytest.mark.parametrize("path", ["/proc/meminfo", "/etc/fstab", "/etc/ufw/ufw.conf"])
-def test_a_file_without_permission_is_unknown(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_without_permission_is_unknown(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = os.open
 
     def refuse(target: Any, *args: Any, **kwargs: Any) -> int:
@@ -228,7 +222,7 @@ def test_a_file_without_permission_is_unknown(
         return opened(target, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", refuse)
-    told = _facts(tmp_path, lambda composed: composed.write("/etc/ufw/ufw.conf", "ENABLED=no\n"))
+    told = _facts(lambda composed: composed.write("/etc/ufw/ufw.conf", "ENABLED=no\n"))
     (section,) = _unknown(told)
     assert "Permission denied" in told[section]["reason"]
 
@@ -242,7 +236,7 @@ def test_a_fifo_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["\r\n", "\r"])
-def test_line_endings_do_not_change_what_is_told(ending: str, tmp_path: Path) -> None:
+def test_line_endings_do_not_change_what_is_told(ending: str) -> None:
     def mix(composed: Tree) -> None:
         for path, body in list(composed.files.items()):
             lines = body.decode().split("\n")
@@ -253,7 +247,7 @@ def test_line_endings_do_not_change_what_is_told(ending: str, tmp_path: Path) ->
             )
             composed.write(path, mixed + lines[-1])
 
-    told = _facts(tmp_path, mix)
+    told = _facts(mix)
     healthy = _healthy()
     for name in SECTIONS.keys() - {"launch", "network", "weights"}:
         assert told[name] == healthy[name], name
@@ -263,12 +257,12 @@ def test_line_endings_do_not_change_what_is_told(ending: str, tmp_path: Path) ->
 
 
 def test_a_section_that_fails_in_its_code_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("not foreseen")
 
     monkeypatch.setitem(SECTIONS, "rdma", fail)
-    told = _facts(tmp_path, lambda _: None)
+    told = _facts(lambda _: None)
     assert _unknown(told) == {"rdma"}
     assert told["rdma"]["reason"] == "RuntimeError: not foreseen"
