@@ -24,7 +24,7 @@ from image.lab.archive import ImageConfig, image_config, write_archive
 from image.lab.layer import Entry, Layer, write_layer
 from image.lab.progress import file_bytes, run_logged, ticking, tree_bytes
 from image.lab.rootfs import ensure_root
-from image.lab.site_tree import ensure_site_layer, host_instruction_set
+from image.lab.site_tree import CACHE, ensure_site_layer, host_instruction_set
 from image.lab.split import split_archive
 
 _HERE = Path(__file__).parent
@@ -39,6 +39,7 @@ _ENV = {
     "LANG": "C.UTF-8",
     # Each start is a new container: bytecode written there would never be read.
     "PYTHONDONTWRITEBYTECODE": "1",
+    "VLLM_CACHE_ROOT": CACHE,
     "VLLM_NO_USAGE_STATS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
@@ -88,7 +89,7 @@ def _write_weights(directory: Path, log: Path) -> None:
     python = environment.ensure_environment() / "bin" / "python"
     run_logged(
         "lab-image: checkpoint",
-        [str(python), "-B", "-m", "image.lab.checkpoint", str(directory)],
+        [str(python), "-m", "image.lab.checkpoint", str(directory)],
         log,
         lambda: tree_bytes(directory),
         cwd=_REPOSITORY,
@@ -181,6 +182,8 @@ def ensure_release() -> Path:
     with cache.building(entry) as needed:
         if needed:
             _build(entry, key, inputs)
+            for kind in ("lab-root", "lab-site", "lab-release"):
+                cache.prune(kind)
     _publish(entry)
     return entry
 

@@ -4,9 +4,10 @@ Run by the Python of the vLLM environment::
 
     python -m image.lab.bytecode DIRECTORY
 
-Imports the modules that serving starts from and compiles every module that this brought in. The
-files are checked against the hash of their source when they are read: a source that an overlay
-replaces later is compiled anew, whatever its time says.
+Imports the modules that serving starts from and compiles every module that this brought in, and
+packages whole that are imported piece by piece while a server runs. A compiled file is checked
+against the hash of its source when it is read: a source that an overlay replaces later is compiled
+anew, whatever its time says.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import importlib.util
 import py_compile
 import sys
 import sysconfig
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 # What the API server, its engine, its ranks, Ray's daemons and a tool-calling GLM start from.
@@ -37,36 +40,71 @@ ROOTS = (
     "ray.dashboard.agent",
 )
 
+# Imported lazily, or through registries.
+WHOLE = (
+    "anyio",
+    "compressed_tensors",
+    "ijson",
+    "loguru",
+    "mistral_common",
+    "model_hosting_container_standards",
+    "pydantic",
+    "ray/thirdparty_files",
+    "uvicorn",
+    "vllm/compilation",
+    "vllm/distributed",
+    "vllm/entrypoints",
+    "vllm/parser",
+    "vllm/v1",
+)
 
-def compile_imported(directory: Path, base: Path) -> int:
-    """Compile the imported modules below a directory of packages.
+
+def imported_sources(base: Path) -> set[Path]:
+    """Return the source files of the imported modules below a directory of packages.
 
     Parameters
     ----------
-    directory
-        Takes the compiled files, laid out as below ``base``.
     base
         The packages' directory; modules from elsewhere are left alone.
+    """
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {
+        Path(file)
+        for file in files
+        if file and file.endswith(".py") and Path(file).is_relative_to(base)
+    }
+
+
+def compile_sources(sources: Iterable[Path], base: Path, directory: Path) -> int:
+    """Compile source files.
+
+    Parameters
+    ----------
+    sources
+        Files below ``base``. One that this Python cannot compile is skipped: packages carry
+        files for other versions.
+    base
+        The packages' directory.
+    directory
+        Takes the compiled files, laid out as below ``base``.
 
     Returns
     -------
     int
-        How many modules were compiled.
+        How many were compiled.
     """
     compiled = 0
-    for module in list(sys.modules.values()):
-        source = getattr(module, "__file__", None)
-        if not source or not source.endswith(".py") or not Path(source).is_relative_to(base):
-            continue
-        cached = Path(importlib.util.cache_from_source(source)).relative_to(base)
-        py_compile.compile(
-            source,
-            cfile=str(directory / cached),
-            dfile=str(Path(source).relative_to(base)),
-            doraise=True,
-            invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH,
-        )
-        compiled += 1
+    for source in sources:
+        cached = Path(importlib.util.cache_from_source(str(source))).relative_to(base)
+        with suppress(py_compile.PyCompileError):
+            py_compile.compile(
+                str(source),
+                cfile=str(directory / cached),
+                dfile=str(source.relative_to(base)),
+                doraise=True,
+                invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH,
+            )
+            compiled += 1
     return compiled
 
 
@@ -74,7 +112,11 @@ def main() -> int:
     """Import the roots and compile."""
     for name in ROOTS:
         importlib.import_module(name)
-    print(compile_imported(Path(sys.argv[1]), Path(sysconfig.get_path("purelib"))))
+    base = Path(sysconfig.get_path("purelib"))
+    sources = imported_sources(base)
+    for package in WHOLE:
+        sources.update((base / package).rglob("*.py"))
+    print(compile_sources(sorted(sources), base, Path(sys.argv[1])))
     return 0
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 _MARKER = ".complete"
 _KEY_CHARACTERS = 12
+# Two working trees and the one before the last change.
+_KEPT = 3
 
 
 def cache_root() -> Path:
@@ -65,9 +67,11 @@ def building(entry: Path) -> Iterator[bool]:
         True when the caller has to fill the (empty) directory, False when it is complete.
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
-    with entry.with_name(entry.name + ".lock").open("w") as lock:
+    with entry.with_name(f".{entry.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_complete(entry):
+            # The time of last use, for prune().
+            (entry / _MARKER).touch()
             yield False
             return
         if entry.exists():
@@ -75,3 +79,18 @@ def building(entry: Path) -> Iterator[bool]:
         entry.mkdir()
         yield True
         (entry / _MARKER).touch()
+
+
+def prune(kind: str) -> None:
+    """Remove complete entries of a kind but the three that were used last.
+
+    Parameters
+    ----------
+    kind
+        Name of the entries before the dash and the key.
+    """
+    key = "[0-9a-f]" * _KEY_CHARACTERS
+    entries = [path for path in cache_root().glob(f"{kind}-{key}") if is_complete(path)]
+    entries.sort(key=lambda path: (path / _MARKER).stat().st_mtime_ns, reverse=True)
+    for entry in entries[_KEPT:]:
+        shutil.rmtree(entry)

@@ -15,8 +15,10 @@ PACKAGES = (
     "python3",
     "libnuma1",  # vLLM's CPU kernels and Ray link to these two
     "libstdc++6",
-    "usr-is-merged",  # in place of usrmerge, which brings a whole Perl
+    "usr-is-merged",
 )
+# usrmerge, the other half of a dependency that usr-is-merged meets, brings a whole Perl.
+_NO_USRMERGE = r"Package: usrmerge\nPin: release *\nPin-Priority: -1\n"
 _UNWANTED = ("man", "doc", "info", "locale")
 _COMMENT = f"Debian {SUITE} with {' '.join(PACKAGES)}"
 _FILE = "layer.tar"
@@ -30,6 +32,8 @@ def _options() -> list[str]:
         "--format=tar",
         f"--include={','.join(PACKAGES)}",
         *excludes,
+        "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+        f'--setup-hook=printf "{_NO_USRMERGE}" > "$1/etc/apt/preferences.d/usrmerge"',
         # Licences stay with what they license.
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
         # A container gets its devices from the engine.

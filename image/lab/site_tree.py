@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from image.lab import cache, environment
@@ -14,10 +16,13 @@ from image.lab.progress import file_bytes, run_logged, ticking, tree_bytes
 
 # Where Debian's Python looks for packages that did not come from Debian.
 BASE = "/usr/local/lib/python3.11/dist-packages"
+# vLLM's cache in the image (VLLM_CACHE_ROOT).
+CACHE = "/var/cache/vllm"
 _SCRIPTS = ("ray",)
 _COMMENT = "Ray and vLLM for CPU, from the hash lock"
 
-# Subtrees and suffixes left out: tests, build-time headers, Java, web pages, training libraries.
+# Left out: tests, build-time headers, Java, web pages, training libraries, the vocabularies of
+# other tokenizers, translations.
 _UNWANTED_TREES = (
     "pip",
     "torch/include",
@@ -26,6 +31,8 @@ _UNWANTED_TREES = (
     "ray/jars",
     "ray/rllib",
     "ray/dashboard/client",
+    "mistral_common/data",
+    "pycountry/locales",
 )
 _UNWANTED_FOLDERS = {"__pycache__", "tests"}
 # The last is a rotation table of a quantizer; an image without weights has no such file.
@@ -44,6 +51,10 @@ _AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 # Large libraries with symbols that only a linker or a debugger reads. Those repaired by auditwheel
 # (*.libs) stay as they are: stripping breaks the segments that it appended.
 _STRIPPED_FROM_BYTES = 8 << 20
+
+
+# What this layer's bytes depend on beside the lock.
+_RULES = ("site_tree.py", "bytecode.py", "model_cards.py", "layer.py")
 
 
 def instruction_set(cpu_flags: frozenset[str]) -> str:
@@ -143,7 +154,8 @@ def entries(built: Path, kernels: str, scratch: Path) -> Iterator[Entry]:
     kernels
         The instruction set whose library is taken.
     scratch
-        Empty directory that takes stripped libraries and bytecode; it must outlive the entries.
+        Directory that holds ``bytecode`` and ``cards`` and takes stripped libraries; it must
+        outlive the entries.
     """
     packages = environment.site_packages(built)
     for source in packages.rglob("*"):
@@ -158,6 +170,9 @@ def entries(built: Path, kernels: str, scratch: Path) -> Iterator[Entry]:
     bytecode = scratch / "bytecode"
     for source in bytecode.rglob("*.pyc"):
         yield Entry(f"{BASE}/{source.relative_to(bytecode)}", source)
+    cards = scratch / "cards"
+    for source in cards.rglob("*.json"):
+        yield Entry(f"{CACHE}/{source.relative_to(cards)}", source)
     for name in _SCRIPTS:
         yield Entry(f"/usr/local/bin/{name}", _script(built / "bin" / name), 0o755)
 
@@ -176,7 +191,7 @@ def ensure_site_layer(kernels: str) -> Layer:
         ``strip`` is missing, or the environment cannot be built.
     """
     here = Path(__file__).parent
-    rules = [(here / name).read_bytes() for name in ("site_tree.py", "bytecode.py", "layer.py")]
+    rules = [(here / name).read_bytes() for name in _RULES]
     key = cache.content_key(["site", environment.environment_key(), kernels, *rules])
     entry = cache.cache_root() / f"lab-site-{key}"
     file, digest = entry / "layer.tar", entry / "sha256"
@@ -188,13 +203,20 @@ def ensure_site_layer(kernels: str) -> Layer:
             scratch = entry / "scratch"
             bytecode = scratch / "bytecode"
             bytecode.mkdir(parents=True)
-            run_logged(
-                "lab-image: bytecode",
-                [str(built / "bin" / "python"), "-B", "-m", "image.lab.bytecode", str(bytecode)],
-                entry / "build.log",
-                lambda: tree_bytes(bytecode),
-                cwd=here.parents[1],
-            )
+            cards = scratch / "cards"
+            python = [str(built / "bin" / "python"), "-m"]
+            for step, module, made, env in (
+                ("bytecode", ["image.lab.bytecode", str(bytecode)], bytecode, {}),
+                ("model cards", ["image.lab.model_cards"], cards, {"VLLM_CACHE_ROOT": str(cards)}),
+            ):
+                run_logged(
+                    f"lab-image: {step}",
+                    [*python, *module],
+                    entry / "build.log",
+                    partial(tree_bytes, made),
+                    env={**os.environ, **env},
+                    cwd=here.parents[1],
+                )
             with ticking("lab-image: packages", lambda: file_bytes(file)):
                 layer = write_layer(file, entries(built, kernels, scratch), _COMMENT)
             digest.write_text(layer.sha256)
