@@ -136,14 +136,16 @@ def _build(entry: Path, key: str, inputs: dict[str, str]) -> None:
     with ticking("lab-image: parts", lambda: tree_bytes(parts)):
         archive_bytes = split_archive(archive, parts, release.PARTS)
     _write_weights(entry / "weights" / release.NAME, entry / "build.log")
+    sealed = _sealed(tree)
     built = release.Built(
         key=key,
         config=config,
         archive_bytes=archive_bytes,
         image_bytes=sum(layer.file.stat().st_size for layer in layers),
         provenance=inputs,
+        sealed=sealed,
     )
-    (entry / release.SEALED).write_text(_sealed(tree))
+    (entry / release.SEALED).write_text(sealed)
     (entry / f"{release.NAME}.yml").write_text(release.describe(built))
     shutil.rmtree(scratch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ class Built:
         Summed size of the uncompressed layers.
     provenance
         Digests of the inputs, by name.
+    sealed
+        Content of the sealed manifest.
     """
 
     key: str
@@ -44,6 +47,7 @@ class Built:
     archive_bytes: int
     image_bytes: int
     provenance: Mapping[str, str]
+    sealed: str
 
     @property
     def reference(self) -> str:
@@ -110,7 +114,13 @@ def describe(built: Built) -> str:
             "contains": {f"{LABELS}capabilities": list(CAPABILITIES)},
             "informative": [f"{LABELS}build_kind", f"{LABELS}serving_status"],
         },
-        "sealed_manifest": {"file": SEALED, "base": BASE, "mode": "enforce"},
+        "sealed_manifest": {
+            "file": SEALED,
+            "sha256": hashlib.sha256(built.sealed.encode()).hexdigest(),
+            "entries": len(built.sealed.splitlines()),
+            "base": BASE,
+            "mode": "enforce",
+        },
         "probes": {
             "no_files": ["*.safetensors", "*.gguf", "*.pt"],
             "absent": ["/weights"],
