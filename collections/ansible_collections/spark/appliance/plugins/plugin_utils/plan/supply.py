@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
@@ -57,6 +57,7 @@ class SupplyPlan:
         parts: naming of an archive's parts; None for a set that the checksum file lists.
         part_names: the parts in joining order.
         image: what the archive must hold; None for weights.
+        release: name of the release's description; empty for weights.
     """
 
     needed: bool = False
@@ -70,7 +71,8 @@ class SupplyPlan:
     checksums: str = "SHA256SUMS"
     parts: dict[str, Any] | None = None
     part_names: tuple[str, ...] = ()
-    image: dict[str, Any] | None = field(default=None)
+    image: dict[str, Any] | None = None
+    release: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for a role."""
@@ -111,23 +113,18 @@ def _distribute(
     nodes: Sequence[SupplyNode], lacking: Sequence[str], common: SupplyPlan
 ) -> dict[str, SupplyPlan]:
     if not lacking:
-        return {node.name: SupplyPlan() for node in nodes}
+        return {node.name: common for node in nodes}
     source = nodes[0].name
     receivers = [name for name in lacking if name != source]
     return {
-        node.name: SupplyPlan(
+        node.name: replace(
+            common,
             needed=node.name in lacking,
             fetch=node.name == source,
             receive=node.name in receivers,
             share=node.name == source and bool(receivers),
             source=source,
             rail_address=node.rail_address,
-            url=common.url,
-            folder=common.folder,
-            checksums=common.checksums,
-            parts=common.parts,
-            part_names=common.part_names,
-            image=common.image,
         )
         for node in nodes
     }
@@ -163,6 +160,7 @@ def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[
                 "os": image.os,
                 "size_bytes": image.size_bytes,
             },
+            release=release.name,
         ),
     )
 
