@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
+from ansible_collections.spark.appliance.plugins.plugin_utils.plan import OBSERVED_UNITS
 
 
 class ActionModule(ActionBase):
@@ -22,6 +23,7 @@ class ActionModule(ActionBase):
         serving = self._task.args.get("serving")
         asked = {
             "weights": [self._templar.template(task_vars["appliance_weights_dir"])],
+            "units": list(OBSERVED_UNITS),
             "reference_epoch_s": time.time(),
         }
         try:
