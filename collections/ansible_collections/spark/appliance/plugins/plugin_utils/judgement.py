@@ -11,10 +11,10 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (
     Context,
     ExpectedImage,
     ExpectedLaunch,
-    Needs,
     Phase,
     Site,
     judge,
+    needs_of,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.assess import (
     Circumstances,
@@ -184,19 +184,6 @@ def running_profile(recipe: Recipe, facts: Mapping[str, NodeFacts]) -> str:
     return name if isinstance(name, str) and name in recipe.profiles else ""
 
 
-def _needs(recipe: Recipe, profile: Profile) -> Needs:
-    floors = recipe.memory.floors[profile.name]
-    return Needs(
-        nodes=recipe.topology.nodes,
-        gpus_per_node=recipe.topology.gpus_per_node,
-        rdma=recipe.topology.rdma,
-        context_tokens=profile.context_tokens,
-        min_total_bytes=recipe.memory.min_total,
-        floors_bytes={"head": floors.head.size, "worker": floors.worker.size},
-        keep_swap=recipe.memory.swap == "keep",
-    )
-
-
 def _start(launch: NodeLaunch, material: Material) -> Start:
     recipe, site = material.recipe, material.site
     topology, gates = recipe.topology, recipe.gates
@@ -290,7 +277,7 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     profile = recipe.profile(name)
     context = Context(
         site=site,
-        needs=_needs(recipe, profile),
+        needs=needs_of(recipe, profile),
         facts=facts,
         image=ExpectedImage(release.image.config_digest, release.image.architecture),
         serving=material.serving,
