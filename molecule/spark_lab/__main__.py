@@ -5,11 +5,12 @@ import fcntl
 import os
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from spark_lab import _access, _engine, _network, _nodes, _root
-from spark_lab._run import LabError, run, say
-from spark_lab._spec import NODES, REPOSITORY, Lab, current_lab
+from spark_lab import access, engine, network, nodes, root
+from spark_lab.process import LabError, say
+from spark_lab.spec import NODES, REPOSITORY, Lab, current_lab
 
 
 def main() -> int:
@@ -32,55 +33,61 @@ def main() -> int:
             up(lab) if arguments.command == "up" else down(lab)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
+        if arguments.command == "up":
+            print("lab: what was made stays; `make lab-up` goes on from there", file=sys.stderr)
         return 1
     return 0
 
 
 def up(lab: Lab) -> None:
-    """Make the lab what this tree says it is; what is right already is left alone."""
-    subprocess.run([str(REPOSITORY / "molecule/host-packages.sh")], check=True)
-    _engine.start_engine()
-    _network.make_switch(lab)
-    lxcfs = _engine.start_lxcfs()
-    image = _root.node_image(lab)
+    """Make the lab what this tree says it is; what is right already is left alone.
+
+    Raises:
+        LabError: a step failed; the message names it and what to do.
+    """
+    engine.start_engine()
+    network.make_switch(lab)
+    if engine.mount_lxcfs():
+        # A running container holds the mount that is gone, and would show no memory at all.
+        nodes.stop_all(lab)
+    image = root.node_image(lab)
     lab.release.mkdir(parents=True, exist_ok=True)
-    wanted = _nodes.wanted_containers(lab, image, lxcfs, _access.public_key(lab))
-    _nodes.remove_strangers(lab, wanted)
-    _nodes.start(lab, wanted)
+    wanted = nodes.wanted_containers(lab, image, engine.LXCFS, access.public_key(lab))
+    nodes.remove_strangers(lab, wanted)
+    nodes.start(lab, wanted)
     say("waiting for the nodes")
-    _nodes.wait_until_up(lab)
-    _access.write_access(lab)
-    say(f"up: {', '.join(node.name for node in NODES)}; ansible -i {_shown(lab)} all -m ping")
+    nodes.wait_until_up(lab)
+    access.write_access(lab)
+    names = ", ".join(node.name for node in NODES)
+    say(f"up: {names}; inventory {lab.inventory.relative_to(REPOSITORY)}")
 
 
 def down(lab: Lab) -> None:
     """Remove everything of the lab but keys and what the cache holds."""
-    _engine.start_engine()
-    _nodes.remove_all(lab)
-    _network.remove_switch(lab)
-    _engine.stop_what_was_started()
+    engine.start_engine()
+    nodes.remove_all(lab)
+    network.remove_switch(lab)
+    engine.stop_what_was_started()
     say("down")
 
 
 def _shell(lab: Lab, node: str) -> int:
-    argv = ["docker", "exec", "-it", lab.container(node), "bash", "-l"]
+    terminal = ["-t"] if sys.stdin.isatty() else []
+    argv = ["docker", "exec", "-i", *terminal, lab.container(node), "bash", "-l"]
     return subprocess.run(argv, check=False).returncode
 
 
-def _shown(lab: Lab) -> Path:
-    return lab.inventory.relative_to(REPOSITORY)
-
-
-class _one_at_a_time:  # noqa: N801 - used as a function
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
     """Hold the machine's lab lock: two commands at once would build the same things twice."""
-
-    def __enter__(self) -> None:
-        _engine.STATE.mkdir(parents=True, exist_ok=True)
-        self._file = (_engine.STATE / "lock").open("w")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    engine.STATE.mkdir(parents=True, exist_ok=True)
+    with (engine.STATE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another lab command on this machine")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from spark_lab._engine import LABEL
-from spark_lab._network import plug, plug_release
-from spark_lab._run import answers, run, say, wait_for
-from spark_lab._spec import MANAGEMENT, NODES, RELEASE_NUMBER, REPOSITORY, Lab, Node
+from spark_lab.engine import LABEL
+from spark_lab.network import Cable, node_cables, plug
+from spark_lab.process import LabError, answers, run, say, wait_for
+from spark_lab.spec import MANAGEMENT, NODES, RELEASE_NUMBER, REPOSITORY, Lab
 
 CLONE = "spark-lab.clone"
 RECIPE = "spark-lab.recipe"
@@ -20,10 +21,20 @@ SHM_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A container as it should be: options and command of `docker create`. No node: the server."""
+    """A container as it should be.
+
+    Args:
+        name: node name, or `release`.
+        number: last octet of its addresses.
+        cables: its network.
+        options: of `docker create`.
+        image: what it is made from.
+        command: what it runs; empty for the image's own.
+    """
 
     name: str
-    node: Node | None
+    number: int
+    cables: tuple[Cable, ...]
     options: tuple[str, ...]
     image: str
     command: tuple[str, ...]
@@ -31,7 +42,8 @@ class Wanted:
     @property
     def recipe(self) -> str:
         """Return 12 hex digits that change with anything of the container."""
-        text = json.dumps([self.options, self.image, self.command])
+        cables = [str(cable) for cable in self.cables]
+        text = json.dumps([self.number, cables, self.options, self.image, self.command])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -39,7 +51,8 @@ def wanted_containers(lab: Lab, image: str, lxcfs: Path, public_key: str) -> lis
     """Return the release server and the nodes of a lab."""
     release = Wanted(
         name="release",
-        node=None,
+        number=RELEASE_NUMBER,
+        cables=(Cable(MANAGEMENT, "release-mgmt", "mgmt"),),
         options=(
             *("--hostname", "release", "--network", "none", "--read-only", "--tmpfs", "/run"),
             *("--tmpfs", "/var/lib/nginx", "--tmpfs", "/var/log/nginx"),
@@ -51,7 +64,8 @@ def wanted_containers(lab: Lab, image: str, lxcfs: Path, public_key: str) -> lis
     nodes = [
         Wanted(
             name=node.name,
-            node=node,
+            number=node.number,
+            cables=node_cables(node.name),
             options=(
                 *("--hostname", node.name, "--network", "none", "--cgroupns", "private"),
                 # All a host's root may do, but for what this machine itself may lack.
@@ -95,43 +109,54 @@ def start(lab: Lab, wanted: list[Wanted]) -> None:
         if item.name not in existing:
             say(f"creating {container}")
             labels = {LABEL: lab.name, CLONE: str(REPOSITORY), RECIPE: item.recipe}
-            flags = [part for key, value in labels.items() for part in ("--label", f"{key}={value}")]
-            run(
-                ["docker", "create", "--name", container, *flags, *item.options, item.image]
-                + list(item.command)
-            )
+            flags = [
+                part for key, value in labels.items() for part in ("--label", f"{key}={value}")
+            ]
+            name = ["--name", container]
+            run(["docker", "create", *name, *flags, *item.options, item.image, *item.command])
         pid = _pid(container)
         if not pid:
             run(["docker", "start", container])
             pid = _pid(container)
-        if item.node is None:
-            plug_release(lab, pid, lab.management(RELEASE_NUMBER))
-        else:
-            plug(lab, item.node, pid)
+        plug(lab, pid, item.number, item.cables)
+    address = f"{lab.management(RELEASE_NUMBER)}/24"
+    server = ["nsenter", "--net", "--target", str(_pid(lab.container("release")))]
+    run([*server, "ip", "address", "replace", address, "dev", MANAGEMENT])
 
 
 def wait_until_up(lab: Lab) -> None:
-    """Wait until every node has booted, holds its address and runs sshd.
+    """Wait until every node has booted, shows its own memory, holds its address and runs sshd.
 
     Raises:
         LabError: one has not within two minutes; the message says where to look.
     """
     for node in NODES:
         container = lab.container(node.name)
-        booted = ["docker", "exec", container, "systemctl", "is-active", "-q"]
-        booted += ["multi-user.target", "ssh.service", "docker.service"]
-        remedy = f"Look with: docker exec {container} journalctl -b; then make lab-down lab-up"
         wait_for(
-            f"boot of {container}", lambda argv=booted: answers(argv), timeout_s=120, remedy=remedy
+            f"{container} to boot",
+            partial(_is_up, container, lab.management(node.number), node.memory_bytes),
+            timeout_s=120,
+            remedy=f"Look with: docker exec {container} journalctl -b; make it anew with:"
+            f" docker rm -f {container} && make lab-up",
         )
-        address = ["docker", "exec", container, "ip", "-br", "address", "show", "dev", MANAGEMENT]
-        wanted = lab.management(node.number)
-        wait_for(
-            f"address {wanted} of {container}",
-            lambda argv=address, text=wanted: text in run(argv),
-            timeout_s=30,
-            remedy=remedy,
-        )
+
+
+def _is_up(container: str, address: str, memory_bytes: int) -> bool:
+    inside = ["docker", "exec", container]
+    units = ["multi-user.target", "ssh.service", "docker.service"]
+    if not answers([*inside, "systemctl", "is-active", "--quiet", *units]):
+        return False
+    memory = run([*inside, "head", "-n1", "/proc/meminfo"]).split()
+    if int(memory[1]) * 1024 != memory_bytes:
+        msg = f"{container} shows {memory[1]} kB of memory instead of {memory_bytes // 1024} kB"
+        raise LabError(msg)
+    return f" {address}/" in run([*inside, "ip", "-br", "address", "show", "dev", MANAGEMENT])
+
+
+def stop_all(lab: Lab) -> None:
+    """Stop the containers of a lab; `start` boots them again with what they hold."""
+    for name in _existing(lab):
+        run(["docker", "stop", "--time", "20", lab.container(name)])
 
 
 def remove_all(lab: Lab) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_lab._run import LabError
+from spark_lab.process import LabError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFAULT_NAME = "spark-lab"
@@ -71,7 +71,7 @@ class Lab:
 
     @property
     def release(self) -> Path:
-        """What the release server serves: the built release, or an empty folder before there is one."""
+        """What the release server serves: the built release; before there is one, nothing."""
         built = REPOSITORY / ".lab/release"
         return built.resolve() if built.exists() else self.cache / "lab-release-none"
 

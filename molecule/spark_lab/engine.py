@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from spark_lab._run import LabError, answers, run, say, wait_for
+from spark_lab.process import LabError, answers, run, say, wait_for
 
 STATE = Path("/run/spark-lab")
 LXCFS = STATE / "lxcfs"
@@ -40,30 +40,39 @@ def start_engine() -> None:
     )
 
 
-def start_lxcfs() -> Path:
-    """Return the mount that shows each container's own memory, mounting it when absent."""
-    if not _shows_memory():
-        say("mounting lxcfs")
-        LXCFS.mkdir(parents=True, exist_ok=True)
-        # A mount whose process died answers every access with an error until it is taken away.
-        answers(["umount", "-l", str(LXCFS)])
-        _spawn("lxcfs", ["lxcfs", "-f", "-p", str(STATE / "lxcfs-own.pid"), str(LXCFS)])
-        wait_for(
-            "lxcfs",
-            _shows_memory,
-            timeout_s=10,
-            remedy=f"Its log is {STATE / 'lxcfs.log'}; it needs /dev/fuse",
-        )
-    return LXCFS
+def mount_lxcfs() -> bool:
+    """Mount the file system that shows each container its own memory, when it is absent.
+
+    Returns:
+        Whether it was mounted now.
+
+    Raises:
+        LabError: it does not come within 10 s.
+    """
+    if _shows_memory():
+        return False
+    say("mounting lxcfs")
+    # A mount whose process died answers every access with an error until it is taken away.
+    answers(["umount", "-l", str(LXCFS)])
+    LXCFS.mkdir(parents=True, exist_ok=True)
+    _spawn("lxcfs", ["lxcfs", "-f", "-p", str(STATE / "lxcfs-own.pid"), str(LXCFS)])
+    wait_for(
+        "lxcfs",
+        _shows_memory,
+        timeout_s=10,
+        remedy=f"Its log is {STATE / 'lxcfs.log'}; it needs /dev/fuse",
+    )
+    return True
 
 
 def stop_what_was_started() -> None:
     """Stop lxcfs and the engine if this program started them and no lab is left."""
-    if answers(["docker", "version"]) and run(["docker", "ps", "-aq", "--filter", f"label={LABEL}"]):
+    if answers(["docker", "version"]) and run(
+        ["docker", "ps", "-aq", "--filter", f"label={LABEL}"]
+    ):
         say("another lab still runs: lxcfs and the engine stay")
         return
-    if LXCFS.is_mount():
-        run(["umount", "-l", str(LXCFS)])
+    answers(["umount", "-l", str(LXCFS)])
     _kill("lxcfs")
     if _pid("dockerd") is not None and answers(["docker", "version"]):
         if run(["docker", "ps", "-q"]):
@@ -74,7 +83,10 @@ def stop_what_was_started() -> None:
 
 
 def _shows_memory() -> bool:
-    return (LXCFS / "proc/meminfo").exists() if LXCFS.is_mount() else False
+    try:
+        return "MemTotal" in (LXCFS / "proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return False
 
 
 def _spawn(name: str, argv: list[str]) -> None:

@@ -1,11 +1,11 @@
-"""The image of a lab node: a Debian root, built once per package list, and the factory state on it."""
+"""The image of a lab node: a Debian root, built once per package list, with the factory state."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from spark_lab._run import answers, run, say
-from spark_lab._spec import REPOSITORY, Lab, digest_of
+from spark_lab.process import answers, run, say
+from spark_lab.spec import REPOSITORY, Lab, digest_of
 
 SOURCE = REPOSITORY / "molecule/node"
 SUITE = "bookworm"
@@ -26,12 +26,8 @@ def node_image(lab: Lab) -> str:
     build = f"{lab.name}-build"
     answers(["docker", "rm", "-f", build])
     overlay = f"{SOURCE}:/overlay:ro"
-    remedy = "molecule/node/customize.sh runs in the root; its output is above"
-    run(
-        ["docker", "run", "--name", build, "--network", "none", "-v", overlay, base]
-        + ["/overlay/customize.sh"],
-        remedy=remedy,
-    )
+    options = ["--name", build, "--network", "none", "-v", overlay]
+    run(["docker", "run", *options, base, "/overlay/customize.sh"])
     run(["docker", "commit", "-c", 'CMD ["/usr/lib/spark-lab/init"]', build, image])
     run(["docker", "rm", build])
     return image

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import shutil
 
-from spark_lab._nodes import host_key
-from spark_lab._run import run
-from spark_lab._spec import DEFAULT_NAME, NODES, RELEASE_NUMBER, RELEASE_PORT, REPOSITORY, Lab
+from spark_lab.nodes import host_key
+from spark_lab.process import run
+from spark_lab.spec import DEFAULT_NAME, NODES, RELEASE_NUMBER, RELEASE_PORT, REPOSITORY, Lab
 
 KEY = "id_ed25519"
 
