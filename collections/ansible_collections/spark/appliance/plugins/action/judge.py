@@ -37,6 +37,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.judgement import (
     Material,
     Policy,
     judge_nodes,
+    no_plan,
     serving_request,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.plan import (
@@ -133,7 +134,12 @@ class ActionModule(ActionBase):
             if site is None:
                 raise _UnusableError(faults)
             if asked["phase"] == Phase.INVENTORY:
-                return {**result, "changed": False, "serving": serving_request(recipe, site)}
+                return {
+                    **result,
+                    "changed": False,
+                    "serving": serving_request(recipe, site),
+                    "plan": dict.fromkeys(site.nodes, no_plan()),
+                }
             receipts = root / "receipts"
             material = Material(
                 site=site,
@@ -202,6 +208,7 @@ class ActionModule(ActionBase):
         return {
             **result,
             "changed": False,
+            "serving": serving_request(material.recipe, material.site),
             "profile": judgement.profile,
             "launch": judgement.launch,
             "plan": judgement.plan,

@@ -49,7 +49,9 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.launch import (
     render,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.plan import (
+    FabricPlan,
     FabricPolicy,
+    HardenPlan,
     HardenPolicy,
     plan_fabrics,
     plan_harden,
@@ -66,6 +68,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.plan.service impor
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import (
     SupplyNode,
+    SupplyPlan,
     judge_image_room,
     plan_image,
     plan_weights,
@@ -73,6 +76,20 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe import Profile, Recipe
 from ansible_collections.spark.appliance.plugins.plugin_utils.release import Release
 from ansible_collections.spark.appliance.plugins.plugin_utils.staging import stage
+
+
+def no_plan() -> dict[str, Any]:
+    """Return a node's plan before it was observed: every role has nothing to do."""
+    supply = SupplyPlan().as_dict()
+    return {
+        "rank": 0,
+        "harden": HardenPlan().as_dict(),
+        "fabric": FabricPlan().as_dict(),
+        "image": supply,
+        "weights": supply,
+        "launch": {"needed": False, "files": [], "key_needed": False},
+        "cutover": {"needed": False},
+    }
 
 
 @dataclass(frozen=True, slots=True)
