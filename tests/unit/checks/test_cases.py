@@ -9,7 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from ansible_collections.spark.appliance.plugins.plugin_utils.checks import Phase, judge
+from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (
+    ExpectedImage,
+    Phase,
+    declared,
+    judge,
+)
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Severity
 from ansible_collections.spark.appliance.plugins.plugin_utils.reach import Path as RailPath
 
@@ -142,6 +147,11 @@ CASES = [
         {"bravo": [e.link(B1, mtu=1500)]},
         infos=(("fabric.mtu", "bravo"),),
         phase=Phase.PREFLIGHT,
+    ),
+    Case(
+        "NET-11-too-high",
+        {"bravo": [e.link(A1, max_mtu=4096)]},
+        errors=(("fabric.mtu_possible", "bravo"),),
     ),
     Case(
         "NET-11",
@@ -346,6 +356,12 @@ CASES = [
             ]
         },
         errors=(("launch.current", "bravo"), ("launch.same", "")),
+    ),
+    Case(
+        "RAY-12-not-staged",
+        {"bravo": [e.remove("/etc/spark-appliance")]},
+        errors=(("launch.staged", "bravo"), ("launch.same", "")),
+        phase=Phase.GATE,
     ),
     Case(
         "VLLM-06",
@@ -586,6 +602,11 @@ CASES = [
         note="a digest that cannot be told is not believed, even behind the right tag",
     ),
     Case(
+        "IMG-01-layers",
+        changes={"image": ExpectedImage(e.DIGEST, "arm64", ("sha256:" + "11" * 32,))},
+        errors=tuple(("image.layers", name) for name in NODES),
+    ),
+    Case(
         "IMG-06",
         {"bravo": [e.write("/_commands/docker-images.json", "[]")]},
         errors=(("image.present", "bravo"),),
@@ -686,15 +707,27 @@ CASES = [
         {
             "bravo": [
                 e.write("/_commands/nvidia-smi-gpu.txt", "No devices were found\n"),
+                e.write("/_commands/nvidia-smi-apps.txt", "No devices were found\n"),
                 e.status("nvidia-smi-gpu", "6"),
+                e.status("nvidia-smi-apps", "6"),
                 e.kernel_line(20.0, "NVRM: Xid (PCI:000f:01:00): 119, Timeout waiting for GSP"),
             ]
         },
-        errors=(("observe.gpu", "bravo"), ("upgrade.gsp", "bravo")),
+        errors=(("upgrade.gpu", "bravo"), ("upgrade.gsp", "bravo")),
     ),
     Case(
         "UPG-01-exit-0",
         {"bravo": [e.write("/_commands/nvidia-smi-gpu.txt", "No devices were found\n")]},
+        errors=(("upgrade.gpu", "bravo"),),
+    ),
+    Case(
+        "UPG-01-no-answer",
+        {
+            "bravo": [
+                e.write("/_commands/nvidia-smi-gpu.txt", "NVIDIA-SMI has failed because it could"),
+                e.status("nvidia-smi-gpu", "9"),
+            ]
+        },
         errors=(("observe.gpu", "bravo"),),
     ),
     Case(
@@ -800,6 +833,13 @@ CASES = [
             ]
         },
         errors=(("upgrade.sources", "bravo"),),
+    ),
+    Case(
+        "UPG-13-no-release-file",
+        {"bravo": [e.remove("/etc/dgx-release")]},
+        errors=(("upgrade.mixed", ""),),
+        warnings=(("identity.machine", "bravo"),),
+        phase=Phase.PREFLIGHT,
     ),
     Case("UPG-13", layers=(*SERVING, "hp-zgx-recorded"), note="a release file without quotes"),
     Case(
@@ -969,6 +1009,11 @@ CASES = [
         phase=Phase.PREFLIGHT,
     ),
     Case(
+        "TIME-01-unsynchronized",
+        {"bravo": [e.write("/_commands/timedatectl.txt", "NTP=no\nNTPSynchronized=no\n")]},
+        warnings=(("time.synchronized", "bravo"),),
+    ),
+    Case(
         "ANS-04",
         {"bravo": [e.write("/_commands/ssh-connection.txt", "10.77.0.5 50022 10.77.0.12 22")]},
         warnings=(("fabric.control_apart", "bravo"),),
@@ -985,6 +1030,12 @@ CASES = [
 def test_case(case: Case) -> None:
     judged = judge(context(case.layers, case.edits, **case.changes), case.phase)
     assert found(judged) == case.expected, [finding.message() for finding in judged]
+
+
+def test_every_check_has_a_case_that_it_fails() -> None:
+    failed = {check for case in CASES for check, _, _ in case.expected}
+    # These have tests of their own, here and in test_fleets.py.
+    assert {entry.id for entry in declared()} - failed == {"fabric.reach", "drift.node"}
 
 
 def test_every_finding_of_the_cases_says_what_to_do() -> None:

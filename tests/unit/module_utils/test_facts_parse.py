@@ -108,7 +108,7 @@ def test_a_mount_named_swap_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["No devices were found\n", "", "NVIDIA GB10\n", "[N/A], [N/A], [N/A]\n"]
+    "text", ["", "NVIDIA GB10\n", "[N/A], [N/A], [N/A]\n", "Failed to initialize NVML\n"]
 )
 def test_what_is_no_gpu_is_unknown(text: str) -> None:
     with pytest.raises(Unknown):

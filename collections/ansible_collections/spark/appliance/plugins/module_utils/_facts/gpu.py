@@ -32,13 +32,15 @@ TENANTS = Command(
 )  # fmt: skip
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _MIB = 1 << 20
+# Exit status 6, and 0 in some releases.
+_NONE = "No devices were found"
 
 
 def parse_gpus(text: str) -> list[dict[str, Any]]:
     """Return one entry a GPU: name, driver version, highest SM clock in MHz.
 
     Raises:
-        Unknown: a row is not name, driver version and clock, such as ``No devices were found``.
+        Unknown: a row is not name, driver version and clock.
     """
     found = []
     for line in text.splitlines():
@@ -75,6 +77,14 @@ def parse_tenants(text: str) -> list[dict[str, Any]]:
     return found
 
 
+def _ask(host: Host, command: Command) -> str:
+    """Return what nvidia-smi printed; that there is no GPU is an answer, whatever its status."""
+    output = host.run(command)
+    if output.stdout.strip() == _NONE:
+        return ""
+    return host.ask(command)
+
+
 def _loaded_driver(host: Host) -> str | None:
     text = host.text("/proc/driver/nvidia/version")
     match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text or "")
@@ -83,16 +93,16 @@ def _loaded_driver(host: Host) -> str | None:
 
 def observe_gpu(host: Host) -> dict[str, Any]:
     """Return the ``gpu`` section."""
-    printed, tenants = concurrently([lambda: host.ask(GPU), lambda: host.ask(TENANTS)])
+    printed, tenants = concurrently([lambda: _ask(host, GPU), lambda: _ask(host, TENANTS)])
     for result in (printed, tenants):
         if isinstance(result, Unknown):
             raise result
-    gpus = parse_gpus(printed)
+    loaded = _loaded_driver(host)
+    gpus = parse_gpus(printed) if printed else []
+    first = gpus[0] if gpus else {"name": "", "driver_version": loaded or "", "max_sm_mhz": None}
     return {
-        "name": gpus[0]["name"],
+        **first,
         "count": len(gpus),
-        "driver_version": gpus[0]["driver_version"],
-        "loaded_driver_version": _loaded_driver(host),
-        "max_sm_mhz": gpus[0]["max_sm_mhz"],
+        "loaded_driver_version": loaded,
         "tenants": parse_tenants(tenants),
     }

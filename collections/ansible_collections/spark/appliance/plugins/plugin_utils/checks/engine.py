@@ -51,7 +51,7 @@ def cdi(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """
     del context
     versions = node.docker.cdi_driver_versions
-    if versions and node.gpu.driver_version not in versions:
+    if versions and node.gpu.count and node.gpu.driver_version not in versions:
         yield Problem(
             expected=f"libraries of driver {node.gpu.driver_version}",
             found=f"of {', '.join(versions)}",

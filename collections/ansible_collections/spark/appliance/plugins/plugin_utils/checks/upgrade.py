@@ -102,7 +102,7 @@ def gpu(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """A driver newer than the GPU's firmware lists no device, or runs into GSP timeouts."""
     del context
     if node.gpu.count < 1:
-        yield Problem(expected="one GPU", found="none")
+        yield Problem(expected="one GPU", found="nvidia-smi lists none")
 
 
 @check(
@@ -259,7 +259,8 @@ def mixed(context: Context) -> Iterator[Problem]:
         )
         rows.setdefault("kernel", {})[name] = identity.kernel.running
     for name, gpu_facts in context.known("gpu"):
-        rows.setdefault("driver", {})[name] = gpu_facts.driver_version
+        if gpu_facts.driver_version:
+            rows.setdefault("driver", {})[name] = gpu_facts.driver_version
     for name, docker in context.known("docker"):
         rows.setdefault("Docker", {})[name] = docker.server_version
     for name, packages in context.known("packages"):
@@ -310,7 +311,8 @@ def clock_cap(context: Context) -> Iterator[Problem]:
     """One capped node slows all of them."""
     caps: dict[str, str] = {}
     for name, gpu_facts in context.known("gpu"):
-        caps[name] = f"{gpu_facts.max_sm_mhz} MHz" if gpu_facts.max_sm_mhz else "unknown clock"
+        if gpu_facts.count:
+            caps[name] = f"{gpu_facts.max_sm_mhz} MHz" if gpu_facts.max_sm_mhz else "unknown clock"
     for name, units in context.known("units"):
         unit = units.get("gb10-clock-cap.service")
         if unit is not None and unit.active == "active" and name in caps:
