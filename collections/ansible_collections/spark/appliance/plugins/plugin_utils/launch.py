@@ -100,7 +100,8 @@ def node_view(node: NodeFacts, recipe: Recipe) -> NodeView | Finding:
         rails = sorted(
             (rail for rail in node.network.rails() if rail.cage == cage), key=lambda rail: rail.rail
         )
-        if cage is None or not rails:
+        pair = [rail.rail for rail in rails if rail.carrier]
+        if cage is None or pair != ["a", "b"]:
             return _refusal(
                 node.name,
                 "one cage of the ConnectX-7 is cabled",
@@ -197,8 +198,11 @@ def _ray(recipe: Recipe, site: Site, node: str) -> list[str]:
         *("--node-ip-address", site.rank_address(node)),
         *("--num-gpus", f"{recipe.topology.gpus_per_node}", "--num-cpus", f"{ray.cpus}"),
         *("--object-store-memory", f"{ray.object_store}"),
-        *("--node-manager-port", f"{ray.node_manager_port}"),
-        *("--object-manager-port", f"{ray.object_manager_port}"),
+        *(
+            word
+            for name, value in ray.fixed_ports().items()
+            for word in (f"--{name.replace('_', '-')}", f"{value}")
+        ),
         *("--min-worker-port", f"{ray.min_worker_port}"),
         *("--max-worker-port", f"{ray.max_worker_port}"),
         *(["--include-dashboard=false"] if node == site.head else []),

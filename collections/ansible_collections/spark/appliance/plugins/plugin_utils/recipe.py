@@ -20,13 +20,16 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory impo
     Section,
     Source,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_rules import (
+    Fault,
+    faults,
+    placeholders,
+)
 from ansible_collections.spark.appliance.plugins.plugin_utils.shapes import (
     GraphManager,
-    capture_sizes,
     parse_ladder,
     reachable,
 )
-from ansible_collections.spark.appliance.plugins.plugin_utils.units import parse_bytes
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -35,10 +38,17 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 _NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PLACEHOLDER = re.compile(r"<[^<>]*>")
+# Exit codes of the published launcher, by the last parts of a key.
+_EXIT_CODES: dict[tuple[str, ...], int] = {
+    ("speculation", "max_depth"): 2,
+    ("speculation", "window"): 4,
+    ("speculation", "ladder"): 5,
+    ("graphs", "capture_sizes"): 7,
+}
 
 Name = Annotated[str, Field(pattern=_NAME)]
 Port = Annotated[int, Field(ge=1024, le=65535, strict=True)]
@@ -53,8 +63,11 @@ class RecipeError(ValueError):
         self.findings = findings
 
 
-def _whole_bytes(value: object) -> int:
-    return value if type(value) is int else parse_bytes(value, whole=True)
+def _exact_bytes(value: object) -> int:
+    # One byte decides whether the pool has one more block, so no unit that rounds is taken.
+    if not isinstance(value, str) or not re.fullmatch(r"[1-9][0-9]{0,19} B", value):
+        raise ValueError(f"{value!r} is not a whole number of bytes, such as '8410000000 B'")
+    return int(value.removesuffix(" B"))
 
 
 def _share(value: object) -> Decimal:
@@ -74,10 +87,8 @@ def _env(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if not _ENV_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of an environment variable")
-        if text == "" or "\n" in text or _PLACEHOLDER.search(text):
-            raise ValueError(
-                f"{name} is empty, a placeholder or has a line break; leave out what is not set"
-            )
+        if text == "" or "\n" in text:
+            raise ValueError(f"{name} is empty or has a line break; leave out what is not set")
     return value
 
 
@@ -150,8 +161,20 @@ class Ray(Section):
     cpus: Positive
     node_manager_port: Port
     object_manager_port: Port
+    runtime_env_agent_port: Port
+    dashboard_agent_listen_port: Port
+    dashboard_agent_grpc_port: Port
+    metrics_export_port: Port
     min_worker_port: Port
     max_worker_port: Port
+
+    def fixed_ports(self) -> dict[str, int]:
+        """Return the ports of Ray's own processes by key; each key is a flag of ``ray start``."""
+        return {
+            name: value
+            for name, value in self.model_dump().items()
+            if name.endswith("_port") and "worker" not in name
+        }
 
     @model_validator(mode="after")
     def _ordered(self) -> Ray:
@@ -211,7 +234,7 @@ class Profile(Section):
 
     name: str
     context_tokens: Positive
-    kv_cache_bytes: Annotated[int, BeforeValidator(_whole_bytes), Field(ge=1)]
+    kv_cache_bytes: Annotated[int, BeforeValidator(_exact_bytes)]
     dcp: Positive
     utilization: Annotated[Decimal, BeforeValidator(_share)]
     max_seqs: Positive
@@ -284,13 +307,6 @@ class Recipe(Section):
         }
         return dict(data) | {"profiles": named}
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Recipe:
-        faults = list(_recipe_faults(self))
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
-
     @cached_property
     def digest(self) -> str:
         """sha256 of what the recipe says, in hexadecimal: a comment does not change it."""
@@ -327,51 +343,27 @@ class Recipe(Section):
         return len(reachable(self.speculation.ladder, profile.max_seqs))
 
 
-def _recipe_faults(recipe: Recipe) -> list[str]:
-    faults = []
-    topology, graphs = recipe.topology, recipe.graphs
-    split = topology.tensor_parallel * topology.pipeline_parallel
-    # On a CPU the Ray recipe serves beside Ray, so its server is not split over the nodes.
-    beside = recipe.engine.kind == "ray" and recipe.engine.device == "cpu"
-    if split != (1 if beside else topology.gpus):
-        faults.append(
-            f"topology: tensor_parallel × pipeline_parallel is {split}, "
-            f"but there are {topology.gpus} GPUs"
-        )
-    if recipe.engine.kind == "ray" and recipe.ray is None:
-        faults.append("ray: an engine of kind ray needs this section")
-    if recipe.engine.device == "gb10" and graphs.manager is GraphManager.NONE:
-        faults.append("graphs.manager: none would run eager on a GPU (exit 7)")
-    if recipe.engine.device == "gb10" and "enforce-eager" in recipe.server.flags:
-        faults.append("server.flags.enforce-eager: eager execution is refused (exit 7)")
-    if recipe.default_profile not in recipe.profiles:
-        faults.append(f"default_profile: {recipe.default_profile} is not in profiles")
-    for name, profile in recipe.profiles.items():
-        wanted = capture_sizes(graphs.manager, recipe.speculation.ladder, profile.max_seqs)
-        if graphs.capture_sizes != wanted:
-            faults.append(
-                f"profiles.{name}.max_seqs: {profile.max_seqs} sequences need captures "
-                f"{list(wanted)}, graphs.capture_sizes has {list(graphs.capture_sizes)} "
-                "(exit 7, 10)"
-            )
-        if topology.tensor_parallel % profile.dcp:
-            faults.append(
-                f"profiles.{name}.dcp: {profile.dcp} does not divide tensor_parallel "
-                f"{topology.tensor_parallel} (exit 6)"
-            )
-        if name not in recipe.memory.floors:
-            faults.append(f"memory.floors: has no floors for profile {name}")
-    return faults
-
-
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is written twice, which YAML would silently overwrite."""
+    """Refuses what YAML 1.1 silently turns into something else.
+
+    A key written twice would overwrite the first, ``010`` would be 8, ``yes`` and ``on`` booleans.
+    """
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, rule) for tag, rule in rules if tag.rpartition(":")[2] not in {"int", "bool"}]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} is not a text", key_node.start_mark
+            )
         if key in seen:
             raise yaml.constructor.ConstructorError(
                 None, None, f"key {key!r} is written twice", key_node.start_mark
@@ -381,9 +373,13 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dic
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"-?(?:0|[1-9][0-9]*)$"), list("-0123456789")
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false)$"), list("tf"))
 
 
-def _finding(source: str, key: str, expected: str, found: str) -> Finding:
+def _finding(source: str, key: str, expected: str, found: str, fix: str = "") -> Finding:
     return Finding(
         check="recipe.schema",
         node="",
@@ -391,9 +387,28 @@ def _finding(source: str, key: str, expected: str, found: str) -> Finding:
         title=f"{source} is a recipe",
         expected=expected,
         found=found,
-        remedy=f"correct {key or 'the file'} in {source}",
+        remedy=fix or f"correct {key or 'the file'} in {source}",
         variable=key,
     )
+
+
+def _of_schema(source: str, fault: ErrorDetails) -> Finding:
+    location = tuple(str(part) for part in fault["loc"])
+    key = ".".join(location)
+    code = 10 if location[-1:] == ("max_seqs",) else _EXIT_CODES.get(location[-2:])
+    if fault["type"] == "missing":
+        expected, found, code = "this key", "nothing", 11
+    elif fault["type"] == "extra_forbidden":
+        expected, found = "only keys of the schema", f"{location[-1]!r}, which is none"
+    else:
+        expected = fault["msg"].removeprefix("Value error, ")
+        found = repr(fault["input"])
+    said = f" (exit {code})" if code else ""
+    return _finding(source, key, expected, found[:80], f"correct {key} in {source}{said}")
+
+
+def _of_rule(source: str, fault: Fault) -> Finding:
+    return _finding(source, fault.key, fault.expected, fault.found, fault.fix)
 
 
 def load_recipe(text: str, source: str) -> Recipe:
@@ -415,17 +430,10 @@ def load_recipe(text: str, source: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        raise RecipeError(
-            [
-                _finding(
-                    source,
-                    ".".join(str(part) for part in fault["loc"]),
-                    fault["msg"],
-                    repr(fault["input"])[:80] if fault["loc"] else "the values above together",
-                )
-                for fault in error.errors()
-            ]
-        ) from error
+        raise RecipeError([_of_schema(source, fault) for fault in error.errors()]) from error
+    broken = [*placeholders(content), *faults(recipe)]
+    if broken:
+        raise RecipeError([_of_rule(source, fault) for fault in broken])
     stem = source.rpartition("/")[2].removesuffix(".yml")
     if stem != recipe.name:
         raise RecipeError([_finding(source, "name", stem, recipe.name)])
