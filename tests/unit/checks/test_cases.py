@@ -961,6 +961,17 @@ CASES = [
         errors=(("security.ray_ports", "alpha"),),
     ),
     Case(
+        "SEC-01-ray-without-token",
+        {"alpha": [e.text(e.CONTAINER, "RAY_AUTH_MODE=token", "RAY_LOG=1")]},
+        warnings=(("security.ray_ports", "alpha"),),
+    ),
+    Case(
+        "RAY-03-multinode",
+        {"delta": [e.text("/_commands/ss-established.txt", "10.77.0.11:6379", "10.77.0.11:29501")]},
+        changes={"needs": replace(NEEDS, rank_port=29501)},
+        errors=(("serving.ranks", "bravo"), ("serving.ranks", "charlie")),
+    ),
+    Case(
         "SEC-03",
         {"bravo": [e.ufw("### tuple ### allow tcp 22 0.0.0.0/0 any 0.0.0.0/0 in\n")]},
         errors=(("security.firewall", "bravo"),),

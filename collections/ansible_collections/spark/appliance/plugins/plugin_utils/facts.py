@@ -377,6 +377,7 @@ class Container:
     memory_limit_bytes: int = 0
     devices: tuple[str, ...] = ()
     memlock_bytes: int | None = None
+    ray_auth_mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,14 @@ def _container(host: Host, listed: dict[str, Any]) -> dict[str, Any]:
         "memory_limit_bytes": int(limits.get("Memory") or 0),
         "devices": sorted(entry["PathOnHost"] for entry in limits.get("Devices") or []),
         "memlock_bytes": _memlock(limits.get("Ulimits") or []),
+        "ray_auth_mode": _variable(shown["Config"].get("Env") or [], "RAY_AUTH_MODE"),
     }
+
+
+def _variable(environment: list[str], name: str) -> str | None:
+    # One variable that is no secret; the environment as a whole holds keys and stays on the node.
+    prefix = f"{name}="
+    return next((v.removeprefix(prefix) for v in environment if v.startswith(prefix)), None)
 
 
 def _memlock(limits: list[dict[str, Any]]) -> int | None:

@@ -18,4 +18,5 @@ def needs_of(recipe: Recipe, profile: Profile) -> Needs:
         min_total_bytes=recipe.memory.min_total,
         floors_bytes={"head": floors.head.size, "worker": floors.worker.size} if floors else {},
         keep_swap=recipe.memory.swap == "keep",
+        rank_port=recipe.engine.master_port if recipe.engine.kind == "multinode" else None,
     )

@@ -20,6 +20,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Se
 
 # Ray's dashboard, client server and job submission; each of them runs code for whoever asks.
 RAY_CODE_PORTS = frozenset({8265, 10001, 52365})
+RAY_SERVERS = frozenset({"gcs_server", "raylet"})
 
 
 @check(
@@ -96,23 +97,33 @@ def api_key(context: Context) -> Iterator[Problem]:
 
 @check(
     "security.ray_ports",
-    "Ray's ports are not open on every address",
+    "Ray takes no orders from strangers",
     scope=Scope.NODE,
     phases=SERVING,
-    remedy="start the launch that the recipe renders: dashboard and client server off or on "
-    "loopback, the control store on the rail",
+    remedy="start the launch that the recipe renders: no dashboard and no client server, and "
+    "RAY_AUTH_MODE=token with a secret RAY_AUTH_TOKEN on every node",
     cases=("SEC-01",),
 )
 def ray_ports(node: NodeFacts, context: Context) -> Iterator[Problem]:
-    """Ray runs code for whoever reaches these ports and knows no password."""
-    if context.site.ray_port is None:
-        return
+    """Ray runs code for whoever reaches it, unless its token authentication is on.
+
+    Its control store and raylets listen on every address whatever address they announce.
+    """
+    running = node.docker.container(context.launch(node.name).container)
+    guarded = running is not None and running.ray_auth_mode == "token"
     for entry in node.listeners:
         exposed = entry.wildcard or _public(entry.address)
-        if entry.port in RAY_CODE_PORTS and exposed:
+        owner = entry.process or "unknown process"
+        if exposed and entry.port in RAY_CODE_PORTS:
             yield Problem(
                 expected=f"port {entry.port} on loopback or a rail",
-                found=f"{entry.address} ({entry.process or 'unknown process'})",
+                found=f"{entry.address} ({owner})",
+            )
+        elif exposed and owner in RAY_SERVERS and not guarded:
+            yield Problem(
+                expected=f"token authentication for {owner} on {entry.address}:{entry.port}",
+                found="none",
+                severity=Severity.WARNING,
             )
 
 

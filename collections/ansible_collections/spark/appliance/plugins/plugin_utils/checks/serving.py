@@ -165,16 +165,14 @@ def restart_policy(node: NodeFacts, context: Context) -> Iterator[Problem]:
     cases=("RAY-01", "RAY-02", "RAY-03"),
 )
 def ranks(node: NodeFacts, context: Context) -> Iterator[Problem]:
-    """A worker that joined keeps a connection from its rank to the head's control store."""
+    """A worker that joined stays connected to the head: to Ray's control store or the ranks' own."""
     site = context.site
-    if site.ray_port is None or node.name == site.head:
+    port = context.needs.rank_port or site.ray_port
+    if port is None or node.name == site.head:
         return
     head = site.rank_address(site.head)
-    if not any(peer.address == head and peer.port == site.ray_port for peer in node.connections):
-        yield Problem(
-            expected=f"a connection to {head}:{site.ray_port}",
-            found="none",
-        )
+    if not any(peer.address == head and peer.port == port for peer in node.connections):
+        yield Problem(expected=f"a connection to {head}:{port}", found="none")
 
 
 @check(
