@@ -165,7 +165,7 @@ def restart_policy(node: NodeFacts, context: Context) -> Iterator[Problem]:
     cases=("RAY-01", "RAY-02", "RAY-03"),
 )
 def ranks(node: NodeFacts, context: Context) -> Iterator[Problem]:
-    """A worker that joined stays connected to the head: to Ray's control store or the ranks' own."""
+    """A worker that joined stays connected to Ray's control store, or to the head's own rank."""
     site = context.site
     port = context.needs.rank_port or site.ray_port
     if port is None or node.name == site.head:
