@@ -71,28 +71,60 @@ def load(folder: Path) -> int:
     return 0
 
 
+def info(folder: Path, _: list[str]) -> int:
+    sys.stdout.write(json.dumps({"DockerRootDir": str(folder), "DriverStatus": []}))
+    return 0
+
+
+def inspect(folder: Path, command: list[str]) -> int:
+    shown = [image for tag, image in images(folder).items() if command[2] in {tag, image["Id"]}]
+    if not shown:
+        sys.stderr.write(f"Error: No such image: {command[2]}\n")
+        return 1
+    sys.stdout.write(json.dumps(shown[:1]))
+    return 0
+
+
+def tag(folder: Path, command: list[str]) -> int:
+    known = images(folder)
+    known[command[2]] = next(image for image in known.values() if image["Id"] == command[1])
+    (folder / "images.json").write_text(json.dumps(known))
+    return 0
+
+
+def containers(folder: Path) -> list[str]:
+    path = folder / "kept.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def keep(folder: Path, names: list[str]) -> int:
+    (folder / "kept.txt").write_text("".join(f"{name}\n" for name in names))
+    return 0
+
+
+def create(folder: Path, command: list[str]) -> int:
+    name = next(word for word in command if word.startswith("--name="))
+    return keep(folder, [name.removeprefix("--name="), *containers(folder)])
+
+
+def container(folder: Path, command: list[str]) -> int:
+    if command[1] == "rm":
+        return keep(folder, [name for name in containers(folder) if name != command[2]])
+    sys.stdout.write("".join(f"{name}\n" for name in containers(folder)))
+    return 0
+
+
+COMMANDS = {"info": info, "image": inspect, "tag": tag, "create": create, "container": container}
+
+
 def main() -> int:
     folder, command = Path(os.environ["STAND_IN"]), sys.argv[1:]
     if mood(folder) == "down":
         sys.stderr.write("Cannot connect to the Docker daemon. Is the docker daemon running?\n")
         return 1
-    if command[0] == "info":
-        sys.stdout.write(json.dumps({"DockerRootDir": str(folder), "DriverStatus": []}))
-        return 0
-    if command[:2] == ["image", "inspect"]:
-        known = images(folder)
-        shown = [i for tag, i in known.items() if command[2] in {tag, i["Id"]}]
-        if not shown:
-            sys.stderr.write(f"Error: No such image: {command[2]}\n")
-            return 1
-        sys.stdout.write(json.dumps(shown[:1]))
-        return 0
-    if command[0] == "tag":
-        known = images(folder)
-        known[command[2]] = next(i for i in known.values() if i["Id"] == command[1])
-        (folder / "images.json").write_text(json.dumps(known))
-        return 0
-    return load(folder)
+    if command[0] == "load":
+        return load(folder)
+    return COMMANDS[command[0]](folder, command)
 
 
 if __name__ == "__main__":

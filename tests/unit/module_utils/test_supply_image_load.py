@@ -114,6 +114,17 @@ def test_a_present_image_is_not_read_again(node: Node) -> None:
     assert not node.load(["no such part"], built.expected).changed
 
 
+def test_the_next_image_and_the_one_before_are_kept_from_pruning(node: Node) -> None:
+    kept = node.folder / "kept.txt"
+    kept.write_text("spark-keep-before\nspark-keep-long-ago\n")
+    built = classic()
+    node.load(node.store(zstd(built.archive.tar())), built.expected)
+    own = f"spark-keep-{built.expected.config_digest[7:19]}"
+    assert kept.read_text().split() == [own, "spark-keep-before"]
+    node.load([], built.expected)
+    assert kept.read_text().split() == [own, "spark-keep-before"]
+
+
 def test_an_image_that_lost_its_name_gets_it_back_without_a_load(node: Node) -> None:
     built = classic()
     node.load(node.store(zstd(built.archive.tar())), built.expected)

@@ -36,6 +36,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.room impor
     demand_room,
     docker_need_bytes,
 )
+from ansible_collections.spark.appliance.plugins.module_utils._supply.tar_walk import TruncatedError
 
 CHUNK_BYTES = 1 << 20
 _EVICT_BYTES = 64 << 20
@@ -130,6 +131,36 @@ class Docker:
         except Unknown:
             return None
 
+    def keep(self, reference: str, digest: str) -> None:
+        """Protect an image from ``docker image prune --all`` by a container that never starts.
+
+        The two newest such containers stay: that of the image to come and that of the one before.
+
+        Raises:
+            CutError: the engine refused.
+        """
+        name = f"spark-keep-{digest.removeprefix('sha256:')[:12]}"
+        listed = self._run(
+            "container", "ls", "--all", "--filter", f"label={KEEP_LABEL}", "--format", "{{.Names}}"
+        )
+        # Newest first, as the engine lists them.
+        names = listed.stdout.split()
+        if listed.returncode == 0 and name not in names:
+            done = self._run(
+                "create",
+                "--pull=never",
+                f"--name={name}",
+                f"--label={KEEP_LABEL}={digest}",
+                "--network=none",
+                reference,
+                "/keeps-the-image-from-being-pruned",
+            )
+            if done.returncode:
+                raise CutError(f"docker create: {' '.join(done.stderr.split())[:200]}")
+            names.insert(0, name)
+        for old in names[2:]:
+            self._run("container", "rm", old)
+
     def load(self) -> subprocess.Popen[bytes]:
         """Start ``docker load``, which reads its standard input."""
         return subprocess.Popen(
@@ -186,6 +217,7 @@ def load_image(
     """
     present = present_image(docker, expected, rename=True)
     if present is not None:
+        docker.keep(expected.reference, expected.config_digest)
         return present
     info = docker.info()
     demand_room(
@@ -195,7 +227,9 @@ def load_image(
     )
     progress.stage("load", sum((folder / part).stat().st_size for part in parts))
     layers = _pipe(docker, folder, parts, expected, progress)
-    return _prove_loaded(docker, expected, layers, uses_containerd_store(info))
+    loaded = _prove_loaded(docker, expected, layers, uses_containerd_store(info))
+    docker.keep(expected.reference, expected.config_digest)
+    return loaded
 
 
 def _pipe(
@@ -235,11 +269,10 @@ def _pipe(
                 lambda raw: _send(docker_input, raw),
                 release,
             )
-        except RefusalError:
+        except TruncatedError:
             # A part that fails to unpack looks like a cut archive; the cause is the better message.
             _kill(loader)
-            if zstd.poll() not in {None, 0} or feeder.error is not None:
-                release()
+            release()
             raise
         docker_input.close()
         # The engine extracts layers after it has the whole archive, which no counter shows.

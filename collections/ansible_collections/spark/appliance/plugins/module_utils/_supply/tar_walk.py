@@ -45,6 +45,10 @@ class Readable(Protocol):
         """Return up to ``size`` bytes, nothing at the end."""
 
 
+class TruncatedError(RefusalError):
+    """The stream ends before the archive does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One member: path, kind (``file``, ``folder`` or ``link``), size in bytes, link target."""
@@ -79,7 +83,7 @@ class TarWalk:
         while len(chunks) < count:
             chunk = self._source.read(count - len(chunks))
             if not chunk:
-                raise RefusalError(
+                raise TruncatedError(
                     f"archive: ends within {what} after {self._read_bytes:,} bytes: it is cut off; "
                     f"{_REMEDY}"
                 )

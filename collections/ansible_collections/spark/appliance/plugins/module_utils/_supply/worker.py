@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.checksums 
 )
 from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import (
     CutError,
+    RefusalError,
     SupplyError,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._supply.fetch import (
@@ -32,6 +33,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.image_load
     load_image,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._supply.origin import (
+    Origin,
     open_origin,
     read_small,
 )
@@ -47,6 +49,9 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.verified i
     untouched,
 )
 
+INDEX = "model.safetensors.index.json"
+# It names every tensor; the largest served models have some ten MB of it.
+INDEX_LIMIT_BYTES = 64 << 20
 REQUEST, RESULT, PROGRESS, READY = "request.json", "result.json", "progress.json", "ready.json"
 
 
@@ -108,6 +113,7 @@ def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
         else:
             pairs = list(sums.items())
         files = [Wanted(path, digest) for path, digest in pairs]
+        demand_whole(origin, sums)
     fetcher = Fetcher(
         Path(request["folder"]),
         origin,
@@ -126,6 +132,30 @@ def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
         "manifest_sha256": done.manifest_sha256,
         "archive_sha256": archive_sha256,
     }
+
+
+def demand_whole(origin: Origin, names: Container[str]) -> None:
+    """Refuse a set of weights whose index names shards that the checksum file does not.
+
+    Raises:
+        RefusalError: with the shards that are missing.
+    """
+    if INDEX not in names:
+        return
+    where = f"{origin.describe()}/{INDEX}"
+    try:
+        shards = set(
+            json.loads(read_small(origin, INDEX, INDEX_LIMIT_BYTES))["weight_map"].values()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RefusalError(f"{where}: expected an index of weights, found {error!r}") from error
+    missing = sorted(shard for shard in shards if shard not in names)
+    if missing:
+        raise RefusalError(
+            f"{where}: expected a checksum for each of its {len(shards)} shards, found none for "
+            f"{', '.join(missing[:4])}{' and more' if len(missing) > 4 else ''}; the set is not "
+            "whole: complete it there"
+        )
 
 
 def load(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:

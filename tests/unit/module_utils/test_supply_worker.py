@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.spark.appliance.plugins.module_utils._supply import worker
+from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import RefusalError
+from ansible_collections.spark.appliance.plugins.module_utils._supply.progress import Progress
+
+from tests.unit.module_utils.supply_server import Server, serving
+
+
+def sums_of(files: dict[str, bytes]) -> bytes:
+    lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
+    return "".join(lines).encode()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(Server()) as started:
+        yield started
+
+
+def publish(server: Server, files: dict[str, bytes]) -> None:
+    server.files = {**files, "SHA256SUMS": sums_of(files)}
+
+
+def request(server: Server, folder: Path, **more: Any) -> dict[str, Any]:
+    return {"url": f"{server.url}/", "folder": str(folder), "checksums": "SHA256SUMS", **more}
+
+
+def fetch(asked: dict[str, Any]) -> dict[str, Any]:
+    return worker.fetch(Path("unused"), asked, Progress())
+
+
+PARTS = {"archive": "a.tar.zst", "count": 2, "digits": 2}
+PART_FILES = {"a.tar.zst.part-00.bin": b"one", "a.tar.zst.part-01.bin": b"two"}
+
+
+def test_a_release_is_fetched_by_its_checksum_file_and_then_remembered(
+    server: Server, tmp_path: Path
+) -> None:
+    publish(server, PART_FILES)
+    server.files["SHA256SUMS"] += f"{'c' * 64}  a.tar.zst\n".encode()
+    asked = request(server, tmp_path, parts=PARTS)
+    assert worker.remembered(asked) is None
+    done = fetch(asked)
+    assert [file["name"] for file in done["files"]] == list(PART_FILES)
+    assert done["archive_sha256"] == "c" * 64
+    server.requests.clear()
+    known = worker.remembered(asked)
+    assert known is not None
+    assert known.archive_sha256 == "c" * 64
+    assert not server.requests
+
+
+def test_a_receiver_remembers_where_the_files_came_from_at_first(
+    server: Server, tmp_path: Path
+) -> None:
+    publish(server, PART_FILES)
+    files = fetch(request(server, tmp_path / "a", parts=PARTS))["files"]
+    asked = request(
+        server, tmp_path / "b", files=files, label="http://outside/release/", parts=PARTS
+    )
+    fetch(asked)
+    outside = {"url": "http://outside/release", "folder": str(tmp_path / "b"), "parts": PARTS}
+    assert worker.remembered(outside) is not None
+    assert worker.remembered(outside | {"url": "http://elsewhere"}) is None
+
+
+def test_what_changed_is_not_remembered(server: Server, tmp_path: Path) -> None:
+    publish(server, {"config.json": b"{}", "model.safetensors": b"x"})
+    asked = request(server, tmp_path)
+    fetch(asked)
+    assert worker.remembered(asked) is not None
+    (tmp_path / "model.safetensors").write_bytes(b"y")
+    assert worker.remembered(asked) is None
+
+
+def index_of(*shards: str) -> bytes:
+    return json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(shards)}}).encode()
+
+
+def test_a_whole_set_of_weights_passes(server: Server, tmp_path: Path) -> None:
+    publish(server, {worker.INDEX: index_of("m-1", "m-2"), "m-1": b"1", "m-2": b"2"})
+    assert len(fetch(request(server, tmp_path))["files"]) == 3
+
+
+def test_a_set_without_one_of_its_shards_is_refused_before_a_shard_is_fetched(
+    server: Server, tmp_path: Path
+) -> None:
+    publish(server, {worker.INDEX: index_of("m-1", "m-2"), "m-1": b"1"})
+    with pytest.raises(RefusalError, match="each of its 2 shards, found none for m-2"):
+        fetch(request(server, tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"<html>"])
+def test_an_index_that_is_none_is_refused(server: Server, tmp_path: Path, content: bytes) -> None:
+    publish(server, {worker.INDEX: content, "m-1": b"1"})
+    with pytest.raises(RefusalError, match="expected an index of weights"):
+        fetch(request(server, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"<!doctype html>", "found a web page"), (b"", "found an empty file")],
+)
+def test_a_bad_checksum_file_is_refused_with_its_address(
+    server: Server, tmp_path: Path, content: bytes, message: str
+) -> None:
+    server.files = {"SHA256SUMS": content}
+    with pytest.raises(RefusalError, match=message) as refused:
+        fetch(request(server, tmp_path))
+    assert f"{server.url}/SHA256SUMS" in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_a_result_not_a_crash(tmp_path: Path) -> None:
+    def full(*_: object) -> dict[str, Any]:
+        raise OSError(28, "No space left on device", "/var/lib/x")
+
+    (tmp_path / worker.REQUEST).write_text(json.dumps({"kind": "fetch", "run": "r"}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(worker.KINDS, "fetch", full)
+        worker.work(tmp_path)
+    result = json.loads((tmp_path / worker.RESULT).read_text())
+    assert not result["ok"]
+    assert result["message"] == "/var/lib/x: No space left on device; repair it and run again"
