@@ -9,7 +9,7 @@ import re
 from collections.abc import Hashable, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Finding, Severity
@@ -53,6 +53,7 @@ _EXIT_CODES: dict[tuple[str, ...], int] = {
 Name = Annotated[str, Field(pattern=_NAME)]
 Port = Annotated[int, Field(ge=1024, le=65535, strict=True)]
 Seconds = Annotated[int, Field(ge=1, le=86400, strict=True)]
+Switch = Annotated[bool, Field(strict=True)]
 
 
 class RecipeError(ValueError):
@@ -78,7 +79,7 @@ def _share(value: object) -> Decimal:
         share = Decimal(value)
     except InvalidOperation as error:
         raise ValueError(f"{value!r} is not a decimal number") from error
-    if not 0 < share <= 1:
+    if not share.is_finite() or not 0 < share <= 1:
         raise ValueError(f"{value} is not above 0 and at most 1")
     return share
 
@@ -130,7 +131,7 @@ class Topology(Section):
     gpus_per_node: Positive
     tensor_parallel: Positive
     pipeline_parallel: Positive
-    rdma: bool
+    rdma: Switch
 
     @property
     def gpus(self) -> int:
@@ -248,7 +249,7 @@ class Smoke(Section):
     """The one completion that proves generation, at temperature 0; ``expect`` must be in it."""
 
     prompt: str
-    chat: bool
+    chat: Switch
     max_tokens: Positive
     seed: Annotated[int, Field(ge=0, strict=True)]
     expect: str
@@ -258,7 +259,7 @@ class Smoke(Section):
 class Gates(Section):
     """Limits and probes of a cutover."""
 
-    drop_caches: bool
+    drop_caches: Switch
     ranks_timeout: Seconds
     health_timeout: Seconds
     smoke_timeout: Seconds
@@ -343,7 +344,14 @@ class Recipe(Section):
         return len(reachable(self.speculation.ladder, profile.max_seqs))
 
 
-class _Loader(yaml.SafeLoader):
+# The loader on libyaml is ten times as fast; the pure one reads the same.
+if TYPE_CHECKING:
+    _SafeLoader = yaml.SafeLoader
+else:
+    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):
     """Refuses what YAML 1.1 silently turns into something else.
 
     A key written twice would overwrite the first, ``010`` would be 8, ``yes`` and ``on`` booleans.
