@@ -22,7 +22,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory impo
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.units import KIB
 
-RECIPE = Path(__file__).parents[2] / "fixtures" / "memory" / "glm52-r13.yml"
+RECIPE = Path(__file__).parents[3] / "recipes" / "glm52-r13.yml"
 
 # MemTotal and idle MemAvailable of a headless Founders Edition, as captured.
 TOTAL_BYTES = 127_600_748 * KIB
