@@ -46,6 +46,15 @@ def test_a_hardened_fleet_is_ready(vendor: str, phase: Phase) -> None:
     assert judged == [], [finding.message() for finding in judged]
 
 
+def test_a_fleet_of_four_vendors_is_silent() -> None:
+    vendors = ("asus-gx10-recorded", "dell-promax-recorded", "hp-zgx-recorded")
+    edits: dict[str, list[Edit]] = {
+        name: [e.layer(layer), e.meminfo(MemTotal=127535084)]
+        for name, layer in zip(NODES[1:], vendors, strict=True)
+    }
+    assert judge(context(edits=edits), Phase.VERIFY) == []
+
+
 def test_a_stopped_fleet_has_given_everything_back() -> None:
     assert judge(context(HARDENED), Phase.AFTER_STOP) == []
 
