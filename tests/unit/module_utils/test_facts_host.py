@@ -8,10 +8,12 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from ansible_collections.spark.appliance.plugins.module_utils._facts import gather, host
 from ansible_collections.spark.appliance.plugins.module_utils._facts.host import Command, Unknown
@@ -110,6 +112,56 @@ def test_an_empty_tree_is_unknown_and_never_fine(tmp_path: Path) -> None:
 def test_root_must_be_a_folder(tmp_path: Path) -> None:
     with pytest.raises(Unknown, match="not a directory"):
         host.open_host(str(tmp_path / "nothing"))
+
+
+# Every tool that a live node is asked with, and what its hanging leaves unknown.
+LIVE_TOOLS = (
+    "df", "dpkg-query", "ip", "journalctl", "last", "netplan", "nvidia-smi", "ss", "systemctl",
+    "timedatectl", "uname",
+)  # fmt: skip
+LIVE_SECTIONS = {
+    "avahi", "connections", "disk", "display", "gpu", "identity", "kernel_log", "listeners",
+    "memory", "network", "packages", "power", "time", "units",
+}  # fmt: skip
+
+
+def _live(folder: Path, monkeypatch: pytest.MonkeyPatch) -> host.Host:
+    """Return this machine, seen through the tools in ``folder``, with little patience."""
+    monkeypatch.setitem(host.ENVIRONMENT, "PATH", str(folder))
+    monkeypatch.setenv("PATH", str(folder))
+    return host.Host(
+        Path("/"), lambda command: host.execute(replace(command, timeout_s=1.0)), host.query_docker
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [("/bin/sleep 60 & wait", "not finished after 1 s"), ("echo cannot >&2; exit 1", "exit 1")],
+    ids=["hanging", "failing"],
+)
+def test_a_live_node_whose_tools_are_broken_is_unknown_in_time(
+    body: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in LIVE_TOOLS:
+        tool = tmp_path / name
+        tool.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        tool.chmod(0o755)
+    started = time.monotonic()
+    told = gather.gather(_live(tmp_path, monkeypatch), Request())["sections"]
+    assert time.monotonic() - started < gather.DEADLINE_S
+    reasons = {name: section["reason"] for name, section in told.items() if not section["ok"]}
+    assert reasons.keys() >= LIVE_SECTIONS
+    for name in LIVE_SECTIONS:
+        assert reason in reasons[name], name
+    assert psutil.Process().children() == []
+
+
+def test_a_live_node_without_tools_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = gather.gather(_live(tmp_path, monkeypatch), Request())["sections"]
+    for name in LIVE_SECTIONS:
+        assert told[name]["reason"].endswith(": not installed"), name
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
