@@ -46,7 +46,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.recipe_memory impo
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.units import GIB, KIB, MIB
 
-from tests.unit.plugin_utils.envelope_cases import TOTAL_BYTES, memory, r13
+from tests.unit.plugin_utils.envelope_cases import GEOMETRY, TOTAL_BYTES, memory, r13
 
 Facts = dict[str, Any]
 
@@ -215,6 +215,24 @@ def test_memory_taken_by_somebody_on_the_head_refuses_and_names_him() -> None:
     assert refused(envelope) == {("memory.floor", "alpha")}
     tenant = next(f for f in envelope.findings if f.check == "memory.tenant")
     assert "stress-ng (process 99)" in tenant.found
+
+
+def test_unmeasured_profile_still_needs_room_for_what_is_certain_of_it() -> None:
+    need = r13("balanced", utilization=None)
+    accepting = replace(CIRCUMSTANCES, accept_unmeasured=True)
+    least = memory().terms[0].low + memory().terms[1].low + need.pool(GEOMETRY).allocated_bytes
+    nodes = {name: idle() for name in ROLES}
+    nodes["alpha"] = idle(least + 384 * MIB)
+    nodes["bravo"] = idle(least + 256 * MIB)
+    assert not refused(assess(memory(), need, ROLES, nodes, accepting))
+    nodes["alpha"] = idle(least + 384 * MIB - 1)
+    nodes["bravo"] = idle(least + 256 * MIB - 1)
+    envelope = assess(memory(), need, ROLES, nodes, accepting)
+    assert refused(envelope) == {
+        ("memory.least_does_not_fit", "alpha"),
+        ("memory.least_does_not_fit", "bravo"),
+    }
+    assert [fix.change_bytes for fix in envelope.fixes] == [1, 1]
 
 
 def test_a_worker_is_judged_by_its_own_floor() -> None:

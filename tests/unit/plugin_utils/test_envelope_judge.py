@@ -144,10 +144,10 @@ def test_accepting_does_not_accept_anything_else() -> None:
 
 
 def test_admission_counts_what_is_free_before_the_start() -> None:
-    need = r13("fast", kv_cache_bytes=13_432_989_696)
-    enough = judge_envelope(memory(), need, sparks(), accept_unmeasured=True)
+    need = r13("balanced")
+    enough = judge_envelope(memory(), need, sparks(106 * GIB), accept_unmeasured=True)
     assert not refusals(enough.findings)
-    short = judge_envelope(memory(), need, sparks(109 * GIB), accept_unmeasured=True)
+    short = judge_envelope(memory(), need, sparks(105 * GIB + 512 * MIB), accept_unmeasured=True)
     assert checks(short) == {"memory.admission"}
     assert {finding.node for finding in refusals(short.findings)} == {
         "alpha",

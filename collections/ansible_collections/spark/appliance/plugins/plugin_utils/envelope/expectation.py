@@ -96,6 +96,19 @@ def engine_terms(memory: Memory, need: Need, pool: KvPool, role: Role) -> tuple[
     return tuple(terms)
 
 
+def least_bytes(memory: Memory, need: Need, pool: KvPool, role: Role) -> int:
+    """Return what a node certainly gives up: its terms at their lower ends, KV, measured graphs.
+
+    Transients are left out, so nothing that fits is refused by this; what breaks it cannot run.
+    """
+    least = sum(spec.low for spec in memory.terms if role in spec.roles)
+    if role not in need.rank_roles:
+        return least
+    graphs = graph_pool(need, role, memory.runs)
+    measured = graphs is not None and graphs.grade is Grade.MEASURED
+    return least + pool.allocated_bytes + (graphs.size_bytes if graphs and measured else 0)
+
+
 def _filled(engine: tuple[Term, ...], taken_bytes: int) -> tuple[Term, ...]:
     """Return the engine's terms with the rest of a measured demand, so that they sum up to it.
 
@@ -135,11 +148,10 @@ def node_envelope(
     admission_bytes = None
     if memory.admission == "available" and need.utilization is not None:
         admission_bytes = required_bytes(need.utilization, node.total_bytes)
-    needed = [
-        amount
-        for amount in (admission_bytes, None if taken_bytes is None else taken_bytes + floor.size)
-        if amount is not None
-    ]
+    if taken_bytes is None:
+        for_floor = least_bytes(memory, need, pool, node.role) + floor.size
+    else:
+        for_floor = taken_bytes + floor.size
     return NodeEnvelope(
         memory=node,
         floor_bytes=floor.size,
@@ -147,6 +159,6 @@ def node_envelope(
         stack=_stack(node, engine_terms(memory, need, pool, node.role), taken_bytes),
         chain=chain,
         admission_bytes=admission_bytes,
-        required_bytes=max(needed, default=None),
+        required_bytes=max(for_floor, admission_bytes or 0),
         counts_from_now=taken_bytes is not None,
     )

@@ -80,12 +80,13 @@ def gate(
 def must_come_back_bytes(node: NodeEnvelope) -> int:
     """Return the ``MemAvailable`` that shows that the old service's memory came back.
 
-    It is what the new engine needs before its start. Where nothing says what that is, it is what
-    was predicted, less a hundredth of the node for what the system takes meanwhile.
+    It is what the new engine needs before its start. Where no run says what that is, it is also
+    not less than was predicted, save a hundredth of the node for what the system takes meanwhile.
     """
-    if node.required_bytes is not None:
+    if node.counts_from_now:
         return node.required_bytes
-    return node.memory.before_start_bytes - node.memory.total_bytes // 100
+    predicted = node.memory.before_start_bytes - node.memory.total_bytes // 100
+    return max(node.required_bytes, predicted)
 
 
 def _unseen(node: NodeEnvelope, what: str) -> Finding:
@@ -129,7 +130,7 @@ def _after_drop_caches(node: NodeEnvelope, now: NodeMemory) -> Iterator[Finding]
             f"{format_bytes(now.free_bytes)} free, {format_bytes(now.cache_bytes)} page cache",
             "drop the page cache again, and end what fills it",
         )
-    if node.required_bytes is not None and now.available_bytes < node.required_bytes:
+    if now.available_bytes < node.required_bytes:
         yield Finding(
             "memory.floor_before_start",
             now.node,

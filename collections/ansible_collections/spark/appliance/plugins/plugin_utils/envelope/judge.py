@@ -23,6 +23,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.result im
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.rules import (
     judge_admission,
     judge_floor,
+    judge_least,
     judge_measured,
     judge_pool,
     judge_terms,
@@ -115,6 +116,7 @@ def judge_envelope(
         findings += judge_terms(need, envelope)
         judged += judge_admission(need, envelope)
         judged += judge_floor(need, envelope)
+        judged += judge_least(need, envelope)
     findings += [finding for finding, _ in judged]
     fixes += [fix for _, fix in judged]
     fixes += smaller_pool(need, pool, envelopes)

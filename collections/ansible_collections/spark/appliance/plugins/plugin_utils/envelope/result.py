@@ -41,7 +41,8 @@ class NodeEnvelope:
         counts_from_now: whether the chain starts at what the node has now, instead of at what the
             nodes of a reference run went down to.
         required_bytes: ``MemAvailable`` that must be there before the start, for the admission
-            check and for the floor; None when neither says anything.
+            check and for what the engine takes above the floor: the measured demand, or the least
+            that is known of it.
     """
 
     memory: NodeMemory
@@ -50,7 +51,7 @@ class NodeEnvelope:
     stack: tuple[Term, ...]
     chain: tuple[Term, ...]
     admission_bytes: int | None
-    required_bytes: int | None
+    required_bytes: int
     counts_from_now: bool
 
     @property

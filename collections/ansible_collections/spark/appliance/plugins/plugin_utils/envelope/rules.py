@@ -180,6 +180,29 @@ def judge_floor(need: Need, envelope: NodeEnvelope) -> Iterator[tuple[Finding, F
     )
 
 
+def judge_least(need: Need, envelope: NodeEnvelope) -> Iterator[tuple[Finding, Fix]]:
+    """Yield that not even what is certain of a profile fits, where no run tells its demand."""
+    node = envelope.memory
+    missing = envelope.required_bytes - node.before_start_bytes
+    if envelope.counts_from_now or missing <= 0:
+        return
+    if envelope.admission_bytes is not None and envelope.required_bytes == envelope.admission_bytes:
+        return
+    yield (
+        Finding(
+            "memory.least_does_not_fit",
+            node.node,
+            Severity.ERROR,
+            f"not even the certain part of {need.profile} fits above the floor of the {node.role}",
+            f"MemAvailable of at least {format_bytes(envelope.required_bytes)} before the start",
+            f"{format_bytes(node.before_start_bytes)}, {missing:,} B short",
+            f"free {format_bytes(missing)} on this node",
+            f"memory.floors.{need.profile}.{node.role}",
+        ),
+        Fix(f"free memory on {node.node} for the certain part", missing),
+    )
+
+
 def judge_terms(need: Need, envelope: NodeEnvelope) -> Iterator[Finding]:
     """Yield that the known terms alone exceed a node, where no run says better."""
     node = envelope.memory
