@@ -127,7 +127,7 @@ class ActionModule(ActionBase):
         inventory = self._inventory(variables)
         try:
             recipe, release = _files(root, inventory)
-            site, faults = read_inventory(inventory, recipe.topology.nodes)
+            site, faults = read_inventory(inventory, recipe.topology.nodes, recipe.ports())
             profile = str(inventory.of_head("appliance_profile") or "")
             if profile:
                 recipe.profile(profile)
@@ -175,7 +175,8 @@ class ActionModule(ActionBase):
             }
             for name in (*head, *workers)
         }
-        return Inventory(head, workers, hosts)
+        names = {name: tuple(hostvars[name]) for name in hosts}
+        return Inventory(head, workers, hosts, names)
 
     def _conclude(
         self,

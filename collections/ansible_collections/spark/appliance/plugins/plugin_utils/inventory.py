@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import combinations
 from typing import Any
 
@@ -34,6 +35,19 @@ KEY_LENGTH = 32
 MTU_RANGE = (1500, 9978)
 INFINIBAND_MTU = 4096
 
+# Every variable that the appliance reads; one beside them with its prefix is a typing error.
+VARIABLES = frozenset(
+    {"spark_rail_a", "spark_rail_b", "appliance_accept_unmeasured_floor", "appliance_api_bind",
+     "appliance_api_key", "appliance_api_port", "appliance_fabric_mtu", "appliance_profile",
+     "appliance_ray_port", "appliance_recipe", "appliance_release_url", "appliance_root",
+     "appliance_weights_dir", "appliance_weights_source"}
+)  # fmt: skip
+_OWN = re.compile(r"(appliance|spark)_")
+# What other tool kits ask for by hand and this one derives from each node's facts.
+_DERIVED = re.compile(r"(?i)(nccl|gloo|ucx)_|(.*_)?(ib_hca|hca|hcas|gid_index|roce_iface|roce_if)$")
+_PATH = re.compile(r"/[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+_SCHEMES = ("http://", "https://", "file:///")
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -45,11 +59,13 @@ class Inventory:
         head: names in group ``head``.
         workers: names in group ``workers``, in inventory order.
         hosts: variables by host.
+        names: names of all variables that a host has, by host; their values are not needed.
     """
 
     head: tuple[str, ...]
     workers: tuple[str, ...]
     hosts: Mapping[str, Mapping[str, Any]]
+    names: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -169,7 +185,7 @@ def _bind(value: object) -> list[Finding]:
     ]
 
 
-def _ports(inventory: Inventory) -> Iterator[Finding]:
+def _ports(inventory: Inventory, taken: Mapping[str, range]) -> Iterator[Finding]:
     seen: dict[int, str] = {}
     for variable in ("appliance_api_port", "appliance_ray_port"):
         value = inventory.of_head(variable)
@@ -183,6 +199,11 @@ def _ports(inventory: Inventory) -> Iterator[Finding]:
             yield _fault("port", "ports differ", variable, what, value, "choose another port")
         else:
             seen[number] = variable
+            for key, ports in taken.items():
+                if number in ports:
+                    what = f"a port that the recipe's {key} does not take"
+                    remedy = "choose another port"
+                    yield _fault("port", "ports differ", variable, what, value, remedy)
 
 
 def _key(value: object) -> Iterator[Finding]:
@@ -213,6 +234,49 @@ def _mtu(value: object) -> Iterator[Finding]:
         yield _fault("mtu", "is an Ethernet MTU", "appliance_fabric_mtu", what, value, remedy)
     elif not low <= int(text) <= high:
         yield _fault("mtu", "is an MTU", "appliance_fabric_mtu", what, value, "set 9000")
+
+
+def _sources(inventory: Inventory) -> Iterator[Finding]:
+    for variable in ("appliance_release_url", "appliance_weights_source"):
+        value = inventory.of_head(variable)
+        what = "the URL of a folder: http://, https://, or file:/// on the head"
+        missing = _fill_in("", variable, value, what)
+        if missing:
+            yield missing
+        elif not str(value).startswith(_SCHEMES) or re.search(r"\s", str(value)):
+            yield _fault("source", "is a URL", variable, what, value, "correct the URL")
+        elif "@" in str(value).partition("://")[2].partition("/")[0]:
+            found = "a URL with a name or a password in it"
+            remedy = "take it out: it would be seen in process lists and receipts"
+            yield _fault("source", "holds no secret", variable, what, found, remedy)
+    directory = inventory.of_head("appliance_weights_dir")
+    what = "an absolute path of letters, digits and ._-"
+    missing = _fill_in("", "appliance_weights_dir", directory, what)
+    if missing:
+        yield missing
+    elif not _PATH.fullmatch(str(directory)):
+        remedy = "choose such a path; docker's --mount cannot hold others"
+        yield _fault("path", "is a path", "appliance_weights_dir", what, directory, remedy)
+
+
+def _names(inventory: Inventory) -> Iterator[Finding]:
+    found: dict[str, list[str]] = {}
+    for node, names in inventory.names.items():
+        for name in names:
+            found.setdefault(name, []).append(node)
+    for name, nodes in sorted(found.items()):
+        node = nodes[0] if len(nodes) == 1 else ""
+        if _DERIVED.match(name):
+            what = "no interface, RDMA device or GID index in the inventory"
+            remedy = "take it away: they are derived from each node's facts, each time"
+            yield _fault("derived", "is not set by hand", name, what, name, remedy, node)
+        elif _OWN.match(name) and name not in VARIABLES:
+            near = get_close_matches(name, VARIABLES, n=1)
+            what = near[0] if near else f"one of {', '.join(sorted(VARIABLES))}"
+            remedy = "correct the name, or take the variable away"
+            yield _fault(
+                "variable", "is a variable of the appliance", name, what, name, remedy, node
+            )
 
 
 def _duplicates(named: Sequence[tuple[str, str, object]]) -> Iterator[Finding]:
@@ -291,12 +355,15 @@ def _groups(inventory: Inventory, nodes: int | None) -> Iterator[Finding]:
         )
 
 
-def read_inventory(inventory: Inventory, nodes: int | None) -> tuple[Site | None, list[Finding]]:
+def read_inventory(
+    inventory: Inventory, nodes: int | None, taken: Mapping[str, range] | None = None
+) -> tuple[Site | None, list[Finding]]:
     """Return the site that an inventory describes, and everything that is wrong with it.
 
     Parameters:
         inventory: groups and variables.
         nodes: number of nodes that the recipe needs; None where the recipe could not be read.
+        taken: ports that the recipe takes, by key.
 
     Returns:
         The site, None where it could not be built, and the findings; any finding refuses.
@@ -327,12 +394,11 @@ def read_inventory(inventory: Inventory, nodes: int | None) -> tuple[Site | None
     findings += _prefixes(rails)
     findings += _management_apart(rails, management)
     findings += _bind(inventory.of_head("appliance_api_bind"))
-    findings += _ports(inventory)
+    findings += _ports(inventory, taken or {})
     findings += _key(inventory.of_head("appliance_api_key"))
     findings += _mtu(inventory.of_head("appliance_fabric_mtu"))
-    for variable in ("appliance_release_url", "appliance_weights_source", "appliance_weights_dir"):
-        missing = _fill_in("", variable, inventory.of_head(variable), "a value")
-        findings += [missing] if missing else []
+    findings += _sources(inventory)
+    findings += _names(inventory)
     if findings:
         return None, findings
     head = inventory.of_head

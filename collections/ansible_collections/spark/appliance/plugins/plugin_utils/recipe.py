@@ -337,6 +337,18 @@ class Recipe(Section):
             )
         return self.profiles[name]
 
+    def ports(self) -> dict[str, range]:
+        """Return the ports that the engine takes on a node, by key of the recipe."""
+        if self.ray is None:
+            return {
+                "engine.master_port": range(self.engine.master_port, self.engine.master_port + 1)
+            }
+        taken = {
+            f"ray.{key}": range(port, port + 1) for key, port in self.ray.fixed_ports().items()
+        }
+        workers = range(self.ray.min_worker_port, self.ray.max_worker_port + 1)
+        return {**taken, "ray.min_worker_port": workers}
+
     def shapes(self, profile: Profile) -> int:
         """Return how many FULL graph shapes a profile captures; 0 on a device without graphs."""
         if self.graphs.manager is GraphManager.NONE:
