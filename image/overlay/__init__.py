@@ -1,0 +1,1 @@
+"""The adaptive draft-depth controller as an overlay on a released vLLM."""

@@ -1,0 +1,1 @@
+../../../collections/ansible_collections/spark/appliance/plugins/plugin_utils/shapes.py
