@@ -27,10 +27,10 @@ def systemd_word(word: str) -> str:
     Quotes and backslashes are escaped, and ``%`` and ``$``, which systemd would expand, doubled.
 
     Raises:
-        ValueError: the argument has a line break or a NUL, which no unit file can hold.
+        ValueError: the argument has a control character, such as a line break.
     """
-    if any(character in word for character in "\n\r\0"):
-        raise ValueError(f"{word!r} has a line break or NUL; a unit file cannot hold it")
+    if any(ord(character) < ord(" ") or character == "\x7f" for character in word):
+        raise ValueError(f"{word!r} has a control character; a unit file cannot hold it")
     doubled = word.replace("%", "%%").replace("$", "$$")
     if word and set(word) <= _PLAIN:
         return doubled
