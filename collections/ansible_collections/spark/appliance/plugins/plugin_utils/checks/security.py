@@ -20,7 +20,8 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Se
 
 # Ray's dashboard, client server and job submission; each of them runs code for whoever asks.
 RAY_CODE_PORTS = frozenset({8265, 10001, 52365})
-RAY_SERVERS = frozenset({"gcs_server", "raylet"})
+# Control store, node manager and workers, which Ray names after their task.
+RAY_SERVERS = ("gcs_server", "raylet", "ray::")
 
 
 @check(
@@ -119,7 +120,7 @@ def ray_ports(node: NodeFacts, context: Context) -> Iterator[Problem]:
                 expected=f"port {entry.port} on loopback or a rail",
                 found=f"{entry.address} ({owner})",
             )
-        elif exposed and owner in RAY_SERVERS and not guarded:
+        elif exposed and owner.startswith(RAY_SERVERS) and not guarded:
             yield Problem(
                 expected=f"token authentication for {owner} on {entry.address}:{entry.port}",
                 found="none",
