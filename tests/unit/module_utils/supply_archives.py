@@ -87,9 +87,11 @@ def _layers() -> list[bytes]:
     return [layer("a", b"a" * 9000), layer("b", b"b" * 1234)]
 
 
-def _expected(config: bytes, layers: list[bytes], architecture: str) -> Expected:
+def _expected(
+    config: bytes, layers: list[bytes], architecture: str, reference: str = REFERENCE
+) -> Expected:
     return Expected(
-        reference=REFERENCE,
+        reference=reference,
         config_digest=f"sha256:{digest(config)}",
         architecture=architecture,
         os="linux",
@@ -119,10 +121,23 @@ def classic(architecture: str = "amd64") -> Built:
 
 
 def oci(
-    architecture: str = "amd64", *, compressed: bool = False, names_first: bool = False
+    architecture: str = "amd64",
+    *,
+    compressed: bool = False,
+    names_first: bool = False,
+    extra: bytes = b"",
+    reference: str = REFERENCE,
 ) -> Built:
-    """Return an archive as engines since 25 save it: blobs, and both kinds of names."""
-    layers = _layers()
+    """Return an archive as engines since 25 save it: blobs, and both kinds of names.
+
+    Parameters:
+        architecture: of the image.
+        compressed: layers are gzip, as containerd's store saves them.
+        names_first: documents that name the image come before its blobs.
+        extra: content of a file in one more layer.
+        reference: name of the image.
+    """
+    layers = _layers() + ([layer("extra", extra)] if extra else [])
     config = config_of(layers, architecture)
     stored = [gzip.compress(one, mtime=0) if compressed else one for one in layers]
     manifest = json.dumps(
@@ -138,7 +153,7 @@ def oci(
             {
                 "digest": f"sha256:{digest(manifest)}",
                 "size": len(manifest),
-                "annotations": {"io.containerd.image.name": f"docker.io/library/{REFERENCE}"},
+                "annotations": {"io.containerd.image.name": f"docker.io/library/{reference}"},
             }
         ],
     }
@@ -147,7 +162,7 @@ def oci(
     names = {
         "index.json": json.dumps(index).encode(),
         "manifest.json": json.dumps(
-            [{"Config": config_path, "RepoTags": [REFERENCE], "Layers": paths}]
+            [{"Config": config_path, "RepoTags": [reference], "Layers": paths}]
         ).encode(),
         "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
     }
@@ -160,4 +175,6 @@ def oci(
     archive.add("blobs/sha256", b"", type=tarfile.DIRTYPE)
     for path, content in {**names, **blobs}.items() if names_first else {**blobs, **names}.items():
         archive.add(path, content)
-    return Built(archive, _expected(config, layers, architecture), config_path, tuple(paths))
+    return Built(
+        archive, _expected(config, layers, architecture, reference), config_path, tuple(paths)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ class Server:
         cut_after: bytes after which the connection is cut, once for each entry.
         statuses: statuses to answer with before serving, in order, for GET.
         head: answer HEAD.
+        rate_bytes_s: send no faster than this, without a limit when 0.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -33,6 +35,7 @@ class Server:
     cut_after: list[int] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     head: bool = True
+    rate_bytes_s: int = 0
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     sent_bytes: int = 0
     url: str = ""
@@ -96,21 +99,30 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if body:
             sent = rest if cut is None else rest[:cut]
-            self.wfile.write(sent)
-            with served.lock:
-                served.sent_bytes += len(sent)
+            with contextlib.suppress(ConnectionError):
+                self._send(sent)
         if body and (cut is not None or served.promised_extra):
             self.close_connection = True
 
+    def _send(self, content: bytes) -> None:
+        step = max(1, self.served.rate_bytes_s // 10) if self.served.rate_bytes_s else len(content)
+        for start in range(0, len(content), max(1, step)):
+            chunk = content[start : start + step]
+            self.wfile.write(chunk)
+            with self.served.lock:
+                self.served.sent_bytes += len(chunk)
+            if self.served.rate_bytes_s:
+                time.sleep(0.1)
+
 
 @contextlib.contextmanager
-def serving(server: Server) -> Iterator[Server]:
+def serving(server: Server, address: str = "127.0.0.1") -> Iterator[Server]:
     class Handler(_Handler):
         served = server
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = ThreadingHTTPServer((address, 0), Handler)
     http.daemon_threads = True
-    server.url = f"http://127.0.0.1:{http.server_address[1]}"
+    server.url = f"http://{address}:{http.server_address[1]}"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
