@@ -112,6 +112,7 @@ def ray_ports(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """
     running = node.docker.container(context.launch(node.name).container)
     guarded = running is not None and running.ray_auth_mode == "token"
+    unguarded = []
     for entry in node.listeners:
         exposed = entry.wildcard or _public(entry.address)
         owner = entry.process or "unknown process"
@@ -121,11 +122,13 @@ def ray_ports(node: NodeFacts, context: Context) -> Iterator[Problem]:
                 found=f"{entry.address} ({owner})",
             )
         elif exposed and owner.startswith(RAY_SERVERS) and not guarded:
-            yield Problem(
-                expected=f"token authentication for {owner} on {entry.address}:{entry.port}",
-                found="none",
-                severity=Severity.WARNING,
-            )
+            unguarded.append(f"{owner} on {entry.address}:{entry.port}")
+    if unguarded:
+        yield Problem(
+            expected="token authentication of Ray's open ports",
+            found=f"none for {', '.join(unguarded)}",
+            severity=Severity.WARNING,
+        )
 
 
 def _public(address: str) -> bool:
