@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ from tests.unit.plugin_utils.launch_cases import PROFILES, R13, SITE, rendered, 
 
 ANALYZE = shutil.which("systemd-analyze")
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
+
+_WORD = re.compile(r'"(?:\\.|[^"\\])*"|[^\s"]+')
 
 AWKWARD = (
     "plain",
@@ -79,15 +82,13 @@ def verify(folder: Path, units: Mapping[str, str]) -> subprocess.CompletedProces
 def command_lines(dump: str) -> list[list[str]]:
     """Return every command that systemd loaded, as argv.
 
-    The dump is quoted for a shell. ``$$`` stands for ``$`` until the command is executed.
+    The dump quotes as a shell does. ``$$`` stands for ``$`` until the command is executed.
     """
-    lines = [line.partition("Command Line: ")[2] for line in dump.splitlines()]
     argvs = []
-    for line in filter(None, lines):
-        done = subprocess.run(
-            ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
-        )
-        argvs.append([word.replace("$$", "$") for word in done.stdout.split("\0")[:-1]])
+    for line in dump.splitlines():
+        quoted = _WORD.findall(line.partition("Command Line: ")[2])
+        words = [word[1:-1] if word.startswith('"') else word for word in quoted]
+        argvs.append([re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words])
     return argvs
 
 
