@@ -46,6 +46,7 @@ FIXED_ENV = {
 OWN_ENV = {
     "VLLM_HOST_IP": "10.77.0.11",
     "RAY_ADDRESS": "10.77.0.11:6379",
+    "RAY_AUTH_MODE": "token",
     "NCCL_SOCKET_IFNAME": "enp1s0f1np1",
     "GLOO_SOCKET_IFNAME": "enp1s0f1np1",
     "NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1",
@@ -143,7 +144,7 @@ def test_the_servers_flags_are_exactly_these(profile: str) -> None:
 def test_the_containers_environment_is_exactly_this(profile: str) -> None:
     env = dict(rendered(profile)["alpha"].env)
     assert env == FIXED_ENV | OWN_ENV
-    assert len(env) == 33
+    assert len(env) == 33 + 1  # the published ones, and Ray's own authentication
 
 
 def test_the_index_pattern_is_that_of_78_layers() -> None:

@@ -87,7 +87,7 @@ def no_plan() -> dict[str, Any]:
         "fabric": FabricPlan().as_dict(),
         "image": supply,
         "weights": supply,
-        "launch": {"needed": False, "files": [], "key_needed": False},
+        "launch": {"needed": False, "files": [], "secrets": []},
         "cutover": {"needed": False},
     }
 
@@ -251,6 +251,23 @@ def _judge_smoke(material: Material) -> Iterator[Finding]:
         )
 
 
+def _judge_staged(plans: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Only what is staged on every node as it was rendered now may be started."""
+    for node, plan in plans.items():
+        launch = plan["launch"]
+        if launch["needed"]:
+            lacking = [entry["path"] for entry in (*launch["files"], *launch["secrets"])]
+            yield Finding(
+                "launch.staged",
+                node,
+                Severity.ERROR,
+                "the launch is staged",
+                f"launch {launch['id']} as it is rendered now",
+                f"{len(lacking)} files missing or different, first {lacking[0]}",
+                "run playbooks/launch.yml first",
+            )
+
+
 def _unknown(unknown: SectionUnknownError) -> Finding:
     return Finding(
         f"plan.{unknown.section}",
@@ -332,6 +349,8 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     effective = _effective(phase, predicting=material.predicting, cutover=cutover)
     if effective is not None:
         findings += judge(context, effective)
+    if phase is Phase.GATE and cutover and not material.predicting:
+        findings += _judge_staged(plans)
     envelope = None
     if phase in {Phase.GATE, Phase.AFTER_STOP} and cutover:
         envelope = _memory(material, profile)
@@ -405,7 +424,9 @@ def _plans(
             "fabric": fabric[node].as_dict(),
             "image": image[node].as_dict(),
             "weights": weights[node].as_dict(),
-            "launch": plan_launch(facts[node], launch_id, files, policy.api_key),
+            "launch": plan_launch(
+                facts[node], launch_id, files, launches[node].secrets, policy.api_key
+            ),
             "cutover": {
                 "needed": bool(reasons),
                 "reasons": list(reasons),

@@ -18,6 +18,10 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
     SectionUnknownError,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Finding, Severity
+from ansible_collections.spark.appliance.plugins.plugin_utils.plan.service import (
+    API_ENV_FILE,
+    RAY_ENV_FILE,
+)
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe import Profile, Recipe
 from ansible_collections.spark.appliance.plugins.plugin_utils.release import Image
 
@@ -60,7 +64,8 @@ class NodeLaunch:
         kind: engine kind of the recipe.
         profile: name of the profile.
         cache: compile cache below ``/var/cache``, of this recipe, profile and image only.
-        env: environment of the container.
+        env: environment of the container, without secrets.
+        secrets: environment files with a secret that the node needs.
         container_argv: ``docker run``, in the foreground.
         server_argv: ``docker exec`` of the API server; empty where there is none.
         stop_argv: ``docker exec`` that ends the API server; empty where there is none.
@@ -74,6 +79,7 @@ class NodeLaunch:
     profile: str
     cache: str
     env: Mapping[str, str]
+    secrets: tuple[str, ...]
     container_argv: tuple[str, ...]
     server_argv: tuple[str, ...] = ()
     stop_argv: tuple[str, ...] = ()
@@ -227,6 +233,8 @@ def _env(recipe: Recipe, site: Site, node: str, view: NodeView) -> dict[str, str
         "GLOO_SOCKET_IFNAME": view.socket_interface,
     }
     if recipe.engine.kind == "ray":
+        # Ray's services listen on every address, so they must know their own by a token.
+        own["RAY_AUTH_MODE"] = "token"
         own["RAY_ADDRESS"] = f"{site.rank_address(site.head)}:{site.ray_port}"
     if view.hcas:
         own["NCCL_IB_HCA"] = ",".join(view.hcas)
@@ -262,13 +270,13 @@ def _node(
     digest = image.config_digest.removeprefix("sha256:")[:12]
     cache = f"spark-appliance/jit/{recipe.name}-{profile.name}-{digest}"
     ray = recipe.engine.kind == "ray"
-    env_files = ["engine.env"] if ray or rank else ["engine.env", "api.env"]
+    container_secrets = (RAY_ENV_FILE,) if ray else (API_ENV_FILE,) if rank == 0 else ()
     command = _ray(recipe, site, node) if ray else _rank(recipe, profile, site, rank)
     inside = ["docker", "exec"]
     name = recipe.container.name
     serves = ray and rank == 0
     shell = ["sh", "-c", _START_SERVER, "spark-api"]
-    key = ["--env-file", f"{LAUNCHES}/{_ID}/api.env"]
+    key = ["--env-file", f"{LAUNCHES}/{_ID}/{API_ENV_FILE}"]
     return NodeLaunch(
         id=_ID,
         node=node,
@@ -278,7 +286,11 @@ def _node(
         profile=profile.name,
         cache=cache,
         env=_env(recipe, site, node, view),
-        container_argv=(*_container(recipe, site, image, cache, env_files), *command),
+        secrets=(*container_secrets, *([API_ENV_FILE] if serves else [])),
+        container_argv=(
+            *_container(recipe, site, image, cache, ["engine.env", *container_secrets]),
+            *command,
+        ),
         server_argv=(*inside, *key, name, *shell, *_server(recipe, profile, site))
         if serves
         else (),

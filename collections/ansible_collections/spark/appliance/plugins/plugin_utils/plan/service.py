@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -14,7 +15,9 @@ LAUNCHES = "/etc/spark-appliance/launches"
 CURRENT = "/etc/spark-appliance/current"
 ENGINE_UNIT = "spark-engine.service"
 API_UNIT = "spark-api.service"
-KEY_FILE = "api.env"
+# Environment files with a secret, each readable by root only.
+API_ENV_FILE = "api.env"
+RAY_ENV_FILE = "ray.env"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,23 @@ class Start:
         return cls(**{**described, "units": tuple(described["units"])})
 
 
-def key_content(api_key: str) -> str:
-    """Return the environment file that hands the API key to the server."""
-    return f"VLLM_API_KEY={api_key}\n"
+def secret_env(api_key: str, name: str) -> str:
+    """Return the content of an environment file with a secret.
+
+    Parameters:
+        api_key: key that the API server demands; Ray's token is derived from it, so that every
+            node has the same without a second secret to keep.
+        name: :data:`API_ENV_FILE` or :data:`RAY_ENV_FILE`.
+
+    Raises:
+        ValueError: another name.
+    """
+    if name == API_ENV_FILE:
+        return f"VLLM_API_KEY={api_key}\n"
+    if name == RAY_ENV_FILE:
+        token = hmac.new(api_key.encode(), b"spark-appliance ray token", "sha256").hexdigest()
+        return f"RAY_AUTH_TOKEN={token}\n"
+    raise ValueError(f"{name} is no file with a secret")
 
 
 def key_digest(api_key: str) -> str:
@@ -95,19 +112,24 @@ def key_digest(api_key: str) -> str:
 
 
 def plan_launch(
-    node: NodeFacts, launch_id: str, files: Sequence[StagedFile], api_key: str
+    node: NodeFacts,
+    launch_id: str,
+    files: Sequence[StagedFile],
+    secrets: Sequence[str],
+    api_key: str,
 ) -> dict[str, Any]:
     """Return what a node lacks of a rendered launch.
 
     Parameters:
         node: facts of the node.
         launch_id: id of the launch.
-        files: its files, without the key.
+        files: its files, without those that hold a secret.
+        secrets: names of the files with a secret that this node needs.
         api_key: key that the API server demands.
 
     Returns:
-        ``needed``, ``folder``, the ``files`` to write with their content, and ``key_needed`` with
-        ``key_path``. The key itself is not part of the plan.
+        ``needed``, ``folder``, the ``files`` to write with their content, and the ``secrets`` to
+        write by name and path: what they hold is not part of the plan.
     """
     folder = f"{LAUNCHES}/{launch_id}"
     there = node.launch.launches.get(launch_id, {})
@@ -121,17 +143,18 @@ def plan_launch(
         )
 
     missing = [file for file in files if lacks(file)]
-    key_needed = lacks(StagedFile(KEY_FILE, "0600", key_content(api_key)))
+    hidden = [
+        name for name in secrets if lacks(StagedFile(name, "0600", secret_env(api_key, name)))
+    ]
     return {
-        "needed": bool(missing) or key_needed,
+        "needed": bool(missing or hidden),
         "id": launch_id,
         "folder": folder,
         "files": [
             {"path": f"{folder}/{file.name}", "mode": file.mode, "content": file.content}
             for file in missing
         ],
-        "key_needed": key_needed,
-        "key_path": f"{folder}/{KEY_FILE}",
+        "secrets": [{"name": name, "path": f"{folder}/{name}"} for name in hidden],
     }
 
 
