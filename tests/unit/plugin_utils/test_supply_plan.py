@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.spark.appliance.plugins.plugin_utils.facts import NodeFacts
+from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import (
+    RESERVE_BYTES,
+    STATE,
+    SupplyNode,
+    SupplyPlan,
+    image_room_bytes,
+    judge_image_room,
+    judge_weights_room,
+    plan_image,
+    plan_weights,
+)
+from ansible_collections.spark.appliance.plugins.plugin_utils.release import Release
+from ansible_collections.spark.appliance.plugins.plugin_utils.supply_progress import (
+    clock,
+    progress_line,
+)
+
+DIGEST = f"sha256:{'6' * 64}"
+URL = "http://198.51.100.5/r13"
+WEIGHTS = f"{STATE}/weights/glm"
+# The figures of release R13 in bytes.
+IMAGE_BYTES, ARCHIVE_BYTES = 20_327_717_376, 7_500_000_000
+
+RELEASE = Release.model_validate(
+    {
+        "schema": 1,
+        "name": "r13",
+        "title": "test",
+        "archive": "a.tar.zst",
+        "archive_bytes": ARCHIVE_BYTES,
+        "parts": {"count": 4},
+        "image": {
+            "reference": "repo:1",
+            "config_digest": DIGEST,
+            "size_bytes": IMAGE_BYTES,
+            "architecture": "arm64",
+        },
+    }
+)
+
+
+def image(config: str | None = DIGEST, tags: tuple[str, ...] = ("repo:1",)) -> dict[str, Any]:
+    return {
+        "id": "sha256:0",
+        "config_digest": config,
+        "tags": list(tags),
+        "architecture": "arm64",
+        "os": "linux",
+        "layers": [],
+        "labels": {},
+        "size_bytes": 1,
+    }
+
+
+def docker(*images: dict[str, Any]) -> dict[str, Any]:
+    data = {
+        "server_version": "29.2.1",
+        "storage_driver": "overlay2",
+        "containerd_store": False,
+        "root_dir": "/var/lib/docker",
+        "origin": "package",
+        "runtimes": ["runc"],
+        "cdi_devices": [],
+        "cdi_driver_versions": [],
+        "images": list(images),
+        "containers": [],
+    }
+    return {"ok": True, "data": data}
+
+
+def disk(free_bytes: int, *, state_filesystem: str = "/") -> dict[str, Any]:
+    return {
+        "ok": True,
+        "data": [
+            {
+                "path": path,
+                "filesystem": filesystem,
+                "total_bytes": 916 * 10**9,
+                "free_bytes": free_bytes,
+            }
+            for path, filesystem in (
+                ("/var/lib/docker", "/"),
+                (STATE, state_filesystem),
+                ("/", "/"),
+            )
+        ],
+    }
+
+
+def node(name: str, rank: int, **sections: Any) -> SupplyNode:
+    facts = NodeFacts.of(name, {"schema": 1, "sections": sections})
+    return SupplyNode(name, f"198.51.100.{11 + rank}", facts)
+
+
+def roles(plans: dict[str, SupplyPlan]) -> dict[str, str]:
+    return {
+        name: "".join(
+            letter
+            for letter, does in (
+                ("n", plan.needed),
+                ("f", plan.fetch),
+                ("s", plan.share),
+                ("r", plan.receive),
+            )
+            if does
+        )
+        for name, plan in plans.items()
+    }
+
+
+HAS, LACKS, UNKNOWN = docker(image()), docker(), {"ok": False, "reason": "no engine"}
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ((LACKS, LACKS, LACKS), {"a": "nfs", "b": "nr", "c": "nr"}),
+        ((HAS, HAS, HAS), {"a": "", "b": "", "c": ""}),
+        ((HAS, LACKS, HAS), {"a": "fs", "b": "nr", "c": ""}),
+        ((LACKS, HAS, HAS), {"a": "nf", "b": "", "c": ""}),
+        ((HAS, UNKNOWN, HAS), {"a": "fs", "b": "nr", "c": ""}),
+    ],
+)
+def test_one_node_fetches_and_only_those_that_lack_it_receive(
+    held: tuple[dict[str, Any], ...], expected: dict[str, str]
+) -> None:
+    nodes = [node(name, rank, docker=held[rank]) for rank, name in enumerate("abc")]
+    plans = plan_image(RELEASE, URL, nodes)
+    assert roles(plans) == expected
+    lacking = any("n" in role for role in expected.values())
+    assert {plan.source for plan in plans.values()} == ({"a"} if lacking else {""})
+
+
+def test_one_node_alone_shares_with_nobody() -> None:
+    assert roles(plan_image(RELEASE, URL, [node("a", 0, docker=LACKS)])) == {"a": "nf"}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        image(config=f"sha256:{'7' * 64}"),
+        image(config=None),
+        image(tags=("repo:2",)),
+        image(tags=()),
+    ],
+)
+def test_neither_a_name_nor_an_id_makes_it_the_image(held: dict[str, Any]) -> None:
+    plans = plan_image(RELEASE, URL, [node("a", 0, docker=docker(held))])
+    assert plans["a"].needed
+
+
+def test_a_plan_says_all_that_the_role_needs() -> None:
+    plan = plan_image(RELEASE, URL, [node("a", 0, docker=LACKS)])["a"].as_dict()
+    assert plan["part_names"] == [f"a.tar.zst.part-0{n}.bin" for n in range(4)]
+    assert plan["folder"] == f"{STATE}/parts/r13"
+    assert plan["parts"] == {"archive": "a.tar.zst", "count": 4, "digits": 2}
+    assert plan["image"]["config_digest"] == DIGEST
+    assert plan["release"] == "r13"
+
+
+def weights(**verified: Any) -> dict[str, Any]:
+    folder = {"exists": True, "verified": verified or None}
+    return {"ok": True, "data": {WEIGHTS: folder}}
+
+
+@pytest.mark.parametrize(
+    ("section", "pinned", "needed"),
+    [
+        (weights(manifest_sha256="m", changed=[]), "", False),
+        (weights(manifest_sha256="m", changed=[]), "m", False),
+        (weights(manifest_sha256="m", changed=[]), "other", True),
+        (weights(manifest_sha256="m", changed=["config.json"]), "m", True),
+        (weights(), "", True),
+        ({"ok": True, "data": {}}, "", True),
+        ({"ok": False, "reason": "unreadable"}, "", True),
+    ],
+)
+def test_weights_count_when_they_were_verified_and_are_untouched(
+    section: dict[str, Any], pinned: str, needed: bool
+) -> None:
+    plans = plan_weights(URL, WEIGHTS, [node("a", 0, weights=section)], pinned)
+    assert plans["a"].needed is needed
+
+
+def test_room_for_the_image_follows_its_formula() -> None:
+    assert image_room_bytes(RELEASE, same_disk=False) == 2 * IMAGE_BYTES + RESERVE_BYTES
+    # 2 · 20,327,717,376 + 7,500,000,000 + 2 GiB
+    assert image_room_bytes(RELEASE, same_disk=True) == 50_302_918_400
+
+
+@pytest.mark.parametrize(
+    ("state_filesystem", "free_bytes", "refused"),
+    [
+        ("/", 50_302_918_399, True),
+        ("/", 50_302_918_400, False),
+        ("/data", 42_802_918_399, True),
+        ("/data", 42_802_918_400, False),
+    ],
+)
+def test_a_node_without_room_for_the_image_is_refused(
+    state_filesystem: str, free_bytes: int, refused: bool
+) -> None:
+    sections = {"docker": LACKS, "disk": disk(free_bytes, state_filesystem=state_filesystem)}
+    findings = judge_image_room(RELEASE, [node("a", 0, **sections)])
+    assert [finding.check for finding in findings] == ["image.room"] * refused
+
+
+def test_a_node_that_has_the_image_needs_no_room() -> None:
+    assert judge_image_room(RELEASE, [node("a", 0, docker=HAS, disk=disk(1))]) == []
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "refused"),
+    # A 1 TB machine with 668 GB free holds 379 GiB of weights once, but not twice.
+    [(668 * 10**9, False), (406 * 10**9, True), (3_500 * 10**9, False)],
+)
+def test_a_small_disk_is_refused_before_the_weights_are_fetched(
+    free_bytes: int, refused: bool
+) -> None:
+    need = 379 * 1024**3
+    nodes = [node("a", 0, disk=disk(free_bytes), weights=weights())]
+    findings = judge_weights_room(WEIGHTS, need, nodes)
+    assert bool(findings) is refused
+    assert all(finding.variable == "appliance_weights_dir" for finding in findings)
+
+
+def test_progress_says_what_is_known() -> None:
+    counters = {
+        "stage": "fetch",
+        "done_bytes": 3 << 30,
+        "total_bytes": 4 << 30,
+        "rate_bytes_s": 128 << 20,
+        "remaining_s": 8,
+    }
+    line = "fetching 3.000 GiB of 4.000 GiB (75 %), 128.0 MiB/s, 8 s left"
+    assert progress_line(counters) == line
+    assert progress_line({}) == "starting"
+    stalled = counters | {"rate_bytes_s": 0, "remaining_s": None}
+    assert progress_line(stalled) == "fetching 3.000 GiB of 4.000 GiB (75 %)"
+
+
+def test_time_left_is_short() -> None:
+    assert [clock(s) for s in (59, 61, 4020)] == ["59 s", "1 min 01 s", "1 h 07 min"]
