@@ -5,9 +5,11 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 BIN := $(VENV)/bin
+# Molecule and Ansible start their companions by name.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 # The lab needs nothing but the standard library and runs before there is an environment, too.
 LAB := PYTHONPATH=molecule python3 -m spark_lab
-LAB_INVENTORY := $(if $(filter-out spark-lab,$(LAB_NAME)),.lab/$(LAB_NAME)/inventory,inventories/lab)
+export LAB_INVENTORY := $(if $(filter-out spark-lab,$(LAB_NAME)),.lab/$(LAB_NAME)/inventory,inventories/lab)
 
 .PHONY: help
 help: ## this list
@@ -38,17 +40,30 @@ lab: host-packages ## four nodes on this machine, brought to a served model
 	@$(MAKE) --no-print-directory venv
 	@$(MAKE) --no-print-directory lab-image
 	@$(MAKE) --no-print-directory lab-up
-	$(BIN)/ansible-playbook -i $(LAB_INVENTORY) site.yml
+	ansible-playbook -i $(LAB_INVENTORY) site.yml
 
 lab-up: host-packages ## the nodes alone, as delivered; what runs is left as it is
 	@$(LAB) up
 
 lab-down: ## remove the lab and what was started for it
 	@$(LAB) down
-	@if [ -x $(BIN)/molecule ]; then $(BIN)/molecule reset -s default >/dev/null 2>&1 || true; fi
+	@if [ -x $(BIN)/molecule ]; then $(BIN)/molecule reset -s default >/dev/null 2>&1; fi
 
 NODE ?= alpha
 lab-shell: ## a root shell in NODE (alpha)
 	@$(LAB) shell $(NODE)
 
 # --- checks (lint, test) -------------------------------------------------------------------------
+
+.PHONY: lint test
+lint: venv ## ruff, mypy, yamllint, ansible-lint, documentation of the collection
+	ruff check .
+	ruff format --check .
+	mypy
+	yamllint --strict .
+	ansible-lint --offline --profile production
+	ansible-config validate -t all
+	antsibull-docs lint-collection-docs --plugin-docs collections/ansible_collections/spark/appliance
+
+test: lint ## lint, then unit, playbook and system tests on the running lab
+	pytest

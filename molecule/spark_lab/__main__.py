@@ -46,6 +46,7 @@ def up(lab: Lab) -> None:
         LabError: a step failed; the message names it and what to do.
     """
     engine.start_engine()
+    engine.raise_limits()
     network.make_switch(lab)
     if engine.mount_lxcfs():
         # A running container holds the mount that is gone, and would show no memory at all.

@@ -29,7 +29,7 @@ def write_access(lab: Lab) -> None:
     api_key = lab.state / "api_key"
     if not api_key.exists():
         api_key.touch(mode=0o600)
-        api_key.write_text(secrets.token_urlsafe(24), encoding="ascii")
+        api_key.write_text(secrets.token_urlsafe(32), encoding="ascii")
     if lab.name != DEFAULT_NAME:
         _write_inventory(lab)
 

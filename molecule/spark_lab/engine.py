@@ -12,6 +12,9 @@ from spark_lab.process import LabError, answers, run, say, wait_for
 STATE = Path("/run/spark-lab")
 LXCFS = STATE / "lxcfs"
 LABEL = "spark-lab.name"
+# A node's systemd and its services hold about ten; the kernel's 128 are one sum for all of root's.
+INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
+ENOUGH_INOTIFY_INSTANCES = 1024
 
 
 def start_engine() -> None:
@@ -65,6 +68,15 @@ def mount_lxcfs() -> bool:
     return True
 
 
+def raise_limits() -> None:
+    """Let enough systemd instances run side by side; `stop_what_was_started` puts it back."""
+    now = int(INOTIFY_INSTANCES.read_text(encoding="ascii"))
+    if now < ENOUGH_INOTIFY_INSTANCES:
+        say(f"raising fs.inotify.max_user_instances from {now} to {ENOUGH_INOTIFY_INSTANCES}")
+        (STATE / "inotify").write_text(f"{now}\n", encoding="ascii")
+        INOTIFY_INSTANCES.write_text(f"{ENOUGH_INOTIFY_INSTANCES}\n", encoding="ascii")
+
+
 def stop_what_was_started() -> None:
     """Stop lxcfs and the engine if this program started them and no lab is left."""
     if answers(["docker", "version"]) and run(
@@ -72,6 +84,10 @@ def stop_what_was_started() -> None:
     ):
         say("another lab still runs: lxcfs and the engine stay")
         return
+    saved = STATE / "inotify"
+    if saved.exists():
+        INOTIFY_INSTANCES.write_text(saved.read_text(encoding="ascii"), encoding="ascii")
+        saved.unlink()
     answers(["umount", "-l", str(LXCFS)])
     _kill("lxcfs")
     if _pid("dockerd") is not None and answers(["docker", "version"]):

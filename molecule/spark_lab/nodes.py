@@ -142,6 +142,10 @@ def wait_until_up(lab: Lab) -> None:
 
 
 def _is_up(container: str, address: str, memory_bytes: int) -> bool:
+    if not _pid(container):
+        last = run(["docker", "logs", "--tail", "3", container])
+        msg = f"{container} ended while booting: {last or 'without a word'}"
+        raise LabError(msg)
     inside = ["docker", "exec", container]
     units = ["multi-user.target", "ssh.service", "docker.service"]
     if not answers([*inside, "systemctl", "is-active", "--quiet", *units]):
