@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (
@@ -21,6 +23,8 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import NodeFacts
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Severity
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.fixtures.nodes.compose import NODES, SERVING
 from tests.fixtures.nodes.fleet import context, found, plain_facts
@@ -101,6 +105,69 @@ def test_sections_in_another_shape_are_unknown() -> None:
     )
     assert found(judged) == {("observe.memory", "bravo", Severity.ERROR)}
     assert "MemTotal" in judged[0].found
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(section=st.sampled_from(JUDGED_SECTIONS), value=VALUES)
+@settings(max_examples=150, deadline=None)
+def test_no_answer_of_a_node_breaks_the_judgement(section: str, value: Any) -> None:
+    sections = plain_facts("bravo", SERVING)["sections"]
+    whole = context()
+    strange = {**sections, section: {"ok": True, "data": value}}
+    facts = {**whole.facts, "bravo": NodeFacts("bravo", strange)}
+    for finding in judge(replace(whole, facts=facts), Phase.VERIFY):
+        assert finding.message()
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        if isinstance(inner, (dict, list)) and inner:
+            yield from _leaves(inner, (*path, key))
+        else:
+            yield (*path, key)
+
+
+LEAVES = [
+    (section, path)
+    for section in JUDGED_SECTIONS
+    for path in _leaves(plain_facts("bravo", SERVING)["sections"][section]["data"])
+]
+
+
+@given(leaf=st.sampled_from(LEAVES), value=VALUES)
+@settings(max_examples=300, deadline=None)
+def test_no_single_value_of_a_node_breaks_the_judgement(
+    leaf: tuple[str, tuple[Any, ...]], value: Any
+) -> None:
+    section, path = leaf
+    sections = copy.deepcopy(plain_facts("bravo", SERVING)["sections"])
+    inner = sections[section]["data"]
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    whole = context()
+    facts = {**whole.facts, "bravo": NodeFacts("bravo", sections)}
+    for finding in judge(replace(whole, facts=facts), Phase.VERIFY):
+        assert finding.message()
+
+
+def test_an_address_that_is_none_refuses_and_hides_nothing() -> None:
+    sections = copy.deepcopy(plain_facts("bravo", SERVING)["sections"])
+    sections["listeners"]["data"][0]["address"] = "nowhere"
+    whole = context()
+    facts = {**whole.facts, "bravo": NodeFacts("bravo", sections)}
+    judged = judge(replace(whole, facts=facts), Phase.VERIFY)
+    assert found(judged) == {("security.ray_ports", "bravo", Severity.ERROR)}
+    assert "nowhere" in judged[0].found
 
 
 def test_a_pair_check_sees_every_pair_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,11 +262,27 @@ def judge(context: Context, phase: Phase) -> list[Finding]:
                 blind.add(unknown, entry)
             except NotGivenError as missing:
                 found.append(_not_given(entry, node, missing))
+            # Values of the right type can still be nonsense, such as an address that is none; that
+            # refuses, and hides no other check.
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
+                found.append(_not_judged(entry, node, fault))
         # Over several nodes a check goes on without those it cannot read, and says so here.
         for unread in context.take_unknown():
             blind.add(unread, entry)
     found += blind.findings()
     return ordered(dict.fromkeys(found))
+
+
+def _not_judged(entry: Check, node: str, fault: Exception) -> Finding:
+    return Finding(
+        check=entry.id,
+        node=node,
+        severity=Severity.ERROR,
+        title=entry.title,
+        expected="facts that can be judged",
+        found=f"{type(fault).__name__}: {fault}",
+        remedy="look at the node's facts; this check was not made",
+    )
 
 
 def _not_given(entry: Check, node: str, missing: NotGivenError) -> Finding:
