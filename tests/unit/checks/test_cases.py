@@ -348,6 +348,16 @@ CASES = [
         phase=Phase.AFTER_STOP,
     ),
     Case(
+        "RAY-11",
+        {
+            "bravo": [
+                e.container(State={"Status": "exited", "ExitCode": 1}),
+                e.unit("spark-engine.service", ActiveState="failed", Result="exit-code"),
+            ]
+        },
+        errors=(("serving.container", "bravo"), ("serving.units", "bravo")),
+    ),
+    Case(
         "RAY-12",
         {
             "bravo": [
@@ -1028,6 +1038,25 @@ CASES = [
         "ANS-04",
         {"bravo": [e.write("/_commands/ssh-connection.txt", "10.77.0.5 50022 10.77.0.12 22")]},
         warnings=(("fabric.control_apart", "bravo"),),
+    ),
+    Case(
+        "ANS-05",
+        {
+            "delta": [
+                e.symlink("/etc/spark-appliance/current", "launches/fedcba987654"),
+                e.write("/etc/spark-appliance/launches/fedcba987654/launch.json", "{}"),
+            ]
+        },
+        errors=(("launch.same", ""),),
+        phase=Phase.GATE,
+        note="a node that a broken run left behind is found by comparing all of them",
+    ),
+    Case(
+        "ANS-10",
+        {"delta": [e.write("/_commands/docker-images.json", "[]")]},
+        errors=(("image.present", "delta"),),
+        phase=Phase.GATE,
+        note="a load that reported success and left nothing",
     ),
     Case(
         "ANS-12",
