@@ -9,7 +9,6 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context imp
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.registry import (
     HOST,
     SERVING,
-    STAGED,
     Phase,
     Problem,
     Scope,
@@ -23,7 +22,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Se
     "launch.staged",
     "the rendered launch is staged",
     scope=Scope.NODE,
-    phases=STAGED,
+    phases=frozenset({Phase.GATE}),
     remedy="run playbooks/launch.yml",
     cases=("RAY-12",),
 )
