@@ -59,9 +59,9 @@ lab-shell: ## a root shell in NODE (alpha)
 lint: venv ## ruff, mypy, yamllint, ansible-lint, documentation of the collection
 	ruff check .
 	ruff format --check .
-	mypy
+	mypy $$(git ls-files '*.py')
 	yamllint --strict .
-	ansible-lint --offline --profile production
+	ansible-lint
 	ansible-config validate -t all
 	antsibull-docs lint-collection-docs --plugin-docs collections/ansible_collections/spark/appliance
 

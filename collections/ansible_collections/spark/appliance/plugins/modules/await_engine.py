@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 module: await_engine
 short_description: Wait until an engine's ranks have joined or its API server is healthy
 description:
-  - Asks M(spark.appliance.engine_progress) on the node again and again and prints a line of progress.
+  - Asks M(spark.appliance.engine_progress) on the node again and again and prints progress.
   - Ends at once, with the end of the unit's log, when a unit stops.
   - In check mode nothing was started, so nothing is waited for.
 version_added: 0.1.0
