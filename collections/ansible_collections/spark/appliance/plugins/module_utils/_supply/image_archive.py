@@ -167,52 +167,50 @@ def _drop(_: bytes) -> None:
     return
 
 
-class _Inflated:
-    """Digest of a file's content: of what it holds unpacked when it is gzip, else of itself."""
+class _Gzip:
+    """Digest of what a gzip file holds."""
 
     def __init__(self) -> None:
-        self._plain = hashlib.sha256()
-        self._gzip: zlib._Decompress | None = None
+        self._hasher = hashlib.sha256()
+        self._inflater = zlib.decompressobj(wbits=31)
 
-    def update(self, chunk: bytes, *, first: bool) -> None:
-        if first and chunk[:2] == b"\x1f\x8b":
-            self._gzip = zlib.decompressobj(wbits=31)
-        if self._gzip is None:
-            self._plain.update(chunk)
-            return
+    def update(self, chunk: bytes) -> None:
         data = chunk
         while data:
             try:
                 # Bounded, so that a small blob cannot unpack into all of a node's memory.
-                self._plain.update(self._gzip.decompress(data, 4 << 20))
+                self._hasher.update(self._inflater.decompress(data, 4 << 20))
             except zlib.error as error:
                 raise RefusalError(f"archive: a layer is corrupt: {error}; {_REMEDY}") from error
-            data = self._gzip.unconsumed_tail
-            if self._gzip.eof and self._gzip.unused_data:
-                data = self._gzip.unused_data
-                self._gzip = zlib.decompressobj(wbits=31)
+            data = self._inflater.unconsumed_tail
+            if self._inflater.eof and self._inflater.unused_data:
+                data = self._inflater.unused_data
+                self._inflater = zlib.decompressobj(wbits=31)
 
     def finish(self) -> str:
-        if self._gzip is not None and not self._gzip.eof:
+        if not self._inflater.eof:
             raise RefusalError(f"archive: a layer ends too early; {_REMEDY}")
-        return self._plain.hexdigest()
+        return self._hasher.hexdigest()
 
 
 def _pass_file(walk: TarWalk, member: Member, send: Callable[[bytes], None]) -> _File:
-    whole, inflated = hashlib.sha256(), _Inflated()
+    whole = hashlib.sha256()
+    gzip: _Gzip | None = None
     document: bytearray | None = None
-    first = True
-    for chunk in walk.content():
-        if first and chunk[:1] in b"{[" and member.size_bytes <= _DOCUMENT_LIMIT_BYTES:
+    for number, chunk in enumerate(walk.content()):
+        if number == 0 and chunk[:2] == b"\x1f\x8b":
+            gzip = _Gzip()
+        if number == 0 and chunk[:1] in b"{[" and member.size_bytes <= _DOCUMENT_LIMIT_BYTES:
             document = bytearray()
         if document is not None:
             document += chunk
         whole.update(chunk)
-        inflated.update(chunk, first=first)
-        first = False
+        if gzip is not None:
+            gzip.update(chunk)
         send(chunk)
     digest = whole.hexdigest()
-    return _File(digest, inflated.finish(), bytes(document) if document is not None else None)
+    content = digest if gzip is None else gzip.finish()
+    return _File(digest, content, bytes(document) if document is not None else None)
 
 
 def prove(contents: Contents, expected: Expected) -> tuple[str, ...]:

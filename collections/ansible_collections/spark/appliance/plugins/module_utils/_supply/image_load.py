@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -252,9 +254,11 @@ def _pipe(
         )
     except FileNotFoundError as error:
         raise RefusalError("expected zstd, found none; install the package zstd") from error
+    _widen(zstd.stdin, zstd.stdout)
     feeder = _Feeder(folder, parts, cast(IO[bytes], zstd.stdin), progress)
     loader = docker.load()
     docker_input = cast(IO[bytes], loader.stdin)
+    _widen(docker_input)
 
     def release() -> None:
         feeder.join()
@@ -341,6 +345,15 @@ class _Feeder(threading.Thread):
                     os.posix_fadvise(stream.fileno(), 0, offset, os.POSIX_FADV_DONTNEED)
                     dropped = offset
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _widen(*pipes: IO[bytes] | None) -> None:
+    """Let pipes hold 1 MiB instead of 64 KiB: fewer switches between the processes."""
+    for pipe in pipes:
+        if pipe is not None:
+            # A limit of the system on pipe memory leaves them as they are.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, CHUNK_BYTES)
 
 
 def _send(pipe: IO[bytes], raw: bytes) -> None:

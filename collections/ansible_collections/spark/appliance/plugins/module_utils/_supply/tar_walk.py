@@ -81,20 +81,23 @@ class TarWalk:
     def _exactly(self, count: int, what: str) -> bytes:
         chunks = bytearray()
         while len(chunks) < count:
-            chunk = self._source.read(count - len(chunks))
-            if not chunk:
-                raise TruncatedError(
-                    f"archive: ends within {what} after {self._read_bytes:,} bytes: it is cut off; "
-                    f"{_REMEDY}"
-                )
-            chunks += chunk
-            self._read_bytes += len(chunk)
-            if self._read_bytes > self._limit_bytes:
-                raise RefusalError(
-                    f"archive: expected at most {self._limit_bytes:,} bytes unpacked, found more; "
-                    f"{_REMEDY}"
-                )
+            chunks += self._some(count - len(chunks), what)
         return bytes(chunks)
+
+    def _some(self, count: int, what: str) -> bytes:
+        chunk = self._source.read(count)
+        if not chunk:
+            raise TruncatedError(
+                f"archive: ends within {what} after {self._read_bytes:,} bytes: it is cut off; "
+                f"{_REMEDY}"
+            )
+        self._read_bytes += len(chunk)
+        if self._read_bytes > self._limit_bytes:
+            raise RefusalError(
+                f"archive: expected at most {self._limit_bytes:,} bytes unpacked, found more; "
+                f"{_REMEDY}"
+            )
+        return chunk
 
     def members(self) -> Iterator[tuple[Member, bytes]]:
         """Yield members until the end mark, whose blocks are read but never yielded.
@@ -133,9 +136,13 @@ class TarWalk:
             raw, pax = b"", {}
 
     def content(self) -> Iterator[bytes]:
-        """Yield the present member's bytes in chunks of at most 1 MiB."""
+        """Yield the present member's bytes in chunks of at most 1 MiB, a whole block first."""
+        if self._left_bytes:
+            first = self._exactly(min(BLOCK_BYTES, self._left_bytes), "a file")
+            self._left_bytes -= len(first)
+            yield first
         while self._left_bytes:
-            chunk = self._exactly(min(CHUNK_BYTES, self._left_bytes), "a file")
+            chunk = self._some(min(CHUNK_BYTES, self._left_bytes), "a file")
             self._left_bytes -= len(chunk)
             yield chunk
 
