@@ -685,6 +685,11 @@ CASES = [
         errors=(("docker.engine", "bravo"),),
     ),
     Case(
+        "DKR-02-beside",
+        {"bravo": [e.write("/var/snap/docker/current/version", "1")]},
+        errors=(("docker.engine", "bravo"),),
+    ),
+    Case(
         "DKR-04",
         {"bravo": [e.text("/_commands/dpkg-query.txt", "1.19.1-1", "1.19.0-1")]},
         errors=(("upgrade.mixed", ""),),

@@ -33,6 +33,8 @@ class SectionUnknownError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Dgx:
+    """What /etc/dgx-release says; ``ota_version`` is the last update, None where none was made."""
+
     present: bool
     name: str = ""
     pretty_name: str = ""
@@ -48,12 +50,16 @@ class Dgx:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
+    """The kernel that runs and the one that the next boot starts."""
+
     running: str
     next: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """Which machine and system this is; ``container`` names the manager where the node is one."""
+
     hostname: str
     machine: str
     container: str | None
@@ -68,6 +74,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class InstalledKernel:
+    """What an installed kernel finds when it starts; ``modules`` by name."""
+
     version: str
     initrd: bool
     modules_dir: bool
@@ -76,6 +84,8 @@ class InstalledKernel:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
+    """The installed kernels and whether something waits for a reboot."""
+
     running: str
     next: str | None
     kernels: tuple[InstalledKernel, ...]
@@ -85,6 +95,8 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
+    """One row of /proc/swaps."""
+
     name: str
     type: str
     size_bytes: int
@@ -93,6 +105,8 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class FstabSwap:
+    """One swap line of fstab, commented ones too; ``number`` counts lines from 1."""
+
     line: str
     number: int
     spec: str
@@ -101,6 +115,8 @@ class FstabSwap:
 
 @dataclass(frozen=True, slots=True)
 class SwapUnit:
+    """One swap unit of systemd."""
+
     name: str
     load: str
     active: str
@@ -111,6 +127,8 @@ class SwapUnit:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
+    """Memory and swap; ``meminfo`` in bytes, its ``HugePages_*`` rows in pages."""
+
     meminfo: dict[str, int]
     swaps: tuple[Swap, ...]
     fstab_swaps: tuple[FstabSwap, ...]
@@ -130,6 +148,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
+    """One unit as systemd shows it; ``id`` is its own name where it was asked for by an alias."""
+
     id: str
     names: tuple[str, ...]
     load: str
@@ -146,6 +166,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Process:
+    """One process; ``name`` as the kernel keeps it, at most 15 bytes."""
+
     pid: int
     name: str
     rss_bytes: int
@@ -153,6 +175,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Display:
+    """The display stack: default target, display managers and desktop processes."""
+
     default_target: str
     units: dict[str, Unit]
     processes: tuple[Process, ...]
@@ -160,6 +184,8 @@ class Display:
 
 @dataclass(frozen=True, slots=True)
 class Avahi:
+    """avahi-daemon; ``host_name`` is the name that it announces."""
+
     unit: Unit
     deny_interfaces: tuple[str, ...]
     allow_interfaces: tuple[str, ...]
@@ -172,6 +198,8 @@ _ip_interface = lru_cache(4096)(ipaddress.ip_interface)
 
 @dataclass(frozen=True, slots=True)
 class Address:
+    """One address of an interface; ``family`` is inet or inet6."""
+
     address: str
     prefix: int
     family: str
@@ -198,6 +226,8 @@ def _position(netdev: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
+    """One netdev; speed in Mb/s and MTU in bytes."""
+
     name: str
     mtu: int
     max_mtu: int | None
@@ -227,6 +257,8 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class NetplanFile:
+    """One netplan file with its mode in octal and its digest."""
+
     path: str
     mode: str
     sha256: str | None
@@ -234,6 +266,8 @@ class NetplanFile:
 
 @dataclass(frozen=True, slots=True)
 class Netplan:
+    """What netplan holds; ``merged`` is None where it could not be told, for ``reason``."""
+
     present: bool
     files: tuple[NetplanFile, ...]
     merged: dict[str, Any] | None
@@ -243,6 +277,8 @@ class Netplan:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
+    """One wired NetworkManager profile; not ``persistent`` where it lives under /run."""
+
     id: str
     interface: str
     autoconnect: bool
@@ -252,6 +288,8 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Network:
+    """Interfaces, what keeps them over a boot, and which one carries the control session."""
+
     interfaces: tuple[Interface, ...]
     control_interface: str | None
     netplan: Netplan
@@ -278,6 +316,8 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class FirewallRule:
+    """One rule of ufw."""
+
     action: str
     protocol: str
     port: str
@@ -288,6 +328,8 @@ class FirewallRule:
 
 @dataclass(frozen=True, slots=True)
 class Firewall:
+    """The state of ufw, from its files."""
+
     installed: bool
     enabled: bool
     input_policy: str
@@ -296,6 +338,8 @@ class Firewall:
 
 @dataclass(frozen=True, slots=True)
 class Gid:
+    """One entry of a GID table; ``gid`` as IPv4 where it maps one."""
+
     index: int
     gid: str
     type: str
@@ -304,6 +348,8 @@ class Gid:
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
+    """One port of an RDMA device."""
+
     port: int
     state: str
     gids: tuple[Gid, ...]
@@ -311,6 +357,8 @@ class RdmaPort:
 
 @dataclass(frozen=True, slots=True)
 class RdmaDevice:
+    """One RDMA device; ``state`` is its first port's."""
+
     name: str
     netdev: str | None
     state: str
@@ -320,6 +368,8 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True)
 class Rdma:
+    """RDMA devices, and the card's functions on PCI, none of them where it left the bus."""
+
     present: bool
     devices: tuple[RdmaDevice, ...]
     functions: tuple[str, ...]
@@ -333,6 +383,8 @@ class Rdma:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
+    """One process on the GPU; ``used_bytes`` is None where the driver does not tell."""
+
     pid: int
     name: str
     used_bytes: int | None
@@ -340,6 +392,8 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
+    """The GPU and its users; ``count`` 0 means that the driver lists none."""
+
     name: str
     count: int
     driver_version: str
@@ -350,6 +404,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Image:
+    """One image; ``config_digest`` is None where the store does not tell it."""
+
     id: str
     config_digest: str | None
     tags: tuple[str, ...]
@@ -362,6 +418,8 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Container:
+    """One container; ``memlock_bytes`` is -1 for unlimited and None where it is inherited."""
+
     id: str
     name: str
     image: str
@@ -382,6 +440,8 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Docker:
+    """The engine, its images and containers; ``origin`` is package or snap."""
+
     server_version: str
     storage_driver: str
     containerd_store: bool
@@ -404,6 +464,8 @@ class Docker:
 
 @dataclass(frozen=True, slots=True)
 class File:
+    """One path that was asked for."""
+
     exists: bool
     type: str = ""
     target: str | None = None
@@ -416,6 +478,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
+    """Space under one path, as its file system counts it."""
+
     path: str
     filesystem: str
     total_bytes: int
@@ -424,6 +488,8 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
+    """The launch in force and the staged ones, with their files."""
+
     present: bool
     id: str | None
     staged: tuple[str, ...]
@@ -450,6 +516,8 @@ class WeightDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
+    """One listening TCP socket."""
+
     address: str
     port: int
     process: str | None
@@ -463,30 +531,40 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
+    """The remote end of an established connection."""
+
     address: str
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
+    """The clock; ``skew_s`` is the node's less the control node's, None where it was not asked."""
+
     synchronized: bool
     skew_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
+    """How the previous run ended: clean, unclean or unknown."""
+
     previous_run: str
     pstore_records: int
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenSource:
+    """A file of package sources that holds something else."""
+
     path: str
     first_line: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
+    """Package sources and pins."""
+
     broken: tuple[BrokenSource, ...]
     cuda_repository: bool
     pinned: tuple[str, ...]
@@ -494,6 +572,8 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Packages:
+    """Versions that matter, holds, and who holds the package database."""
+
     held: tuple[str, ...]
     driver_installed: str | None
     driver_packages: tuple[str, ...]
@@ -505,6 +585,8 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
+    """One kind of line in the kernel log, with its last time in seconds after boot."""
+
     kind: str
     count: int
     last_s: float

@@ -34,6 +34,8 @@ def engine(node: NodeFacts, context: Context) -> Iterator[Problem]:
     del context
     if node.docker.origin == "snap":
         yield Problem(expected="docker-ce or docker.io", found=f"snap ({node.docker.root_dir})")
+    elif node.packages.snap_docker:
+        yield Problem(expected="one engine", found="the snap's beside the package's")
 
 
 @check(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context import (
@@ -295,8 +295,3 @@ def _not_given(entry: Check, node: str, missing: NotGivenError) -> Finding:
         found="nothing" if not node else f"nothing for {node}",
         remedy="run the playbook that renders or records it first",
     )
-
-
-def with_severity(findings: Iterable[Finding], severity: Severity) -> list[Finding]:
-    """Return the findings with their severity replaced."""
-    return [replace(finding, severity=severity) for finding in findings]
