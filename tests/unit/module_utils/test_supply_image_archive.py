@@ -5,6 +5,7 @@ import json
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import (
@@ -15,6 +16,8 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.image_arch
     Expected,
     stream_archive,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.module_utils.supply_archives import (
     REFERENCE,
@@ -328,3 +331,37 @@ def test_a_config_that_is_not_json_is_refused() -> None:
     built.archive.replace(built.config_path, junk)
     expected = replace(built.expected, config_digest=f"sha256:{digest(junk)}")
     refused(built.archive.tar(), expected, "is not JSON")
+
+
+def meaning(raw: bytes) -> tuple[Any, ...]:
+    """What an engine takes from an archive: names, config and layers."""
+    with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as tar:
+        files = {
+            member.name: stream.read()
+            for member in tar
+            if (stream := tar.extractfile(member)) is not None
+        }
+    (image,) = json.loads(files["manifest.json"])
+    return (
+        image["RepoTags"],
+        files[image["Config"]],
+        [files[path] for path in image["Layers"]],
+        json.loads(files["index.json"])["manifests"][0]["digest"],
+    )
+
+
+WHOLE = oci()
+WHOLE_RAW = WHOLE.archive.tar()
+WHOLE_MEANING = meaning(WHOLE_RAW)
+
+
+@settings(deadline=None)
+@given(st.integers(0, len(WHOLE_RAW) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_refused_or_changes_nothing_that_matters(at: int, mask: int) -> None:
+    raw = bytearray(WHOLE_RAW)
+    raw[at] ^= mask
+    try:
+        sink, _ = run(bytes(raw), WHOLE.expected)
+    except RefusalError:
+        return
+    assert meaning(bytes(sink.raw)) == WHOLE_MEANING
