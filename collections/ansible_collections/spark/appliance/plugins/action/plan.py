@@ -40,6 +40,8 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.node impo
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.result import Envelope
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.text import render
+from ansible_collections.spark.appliance.plugins.plugin_utils.facts import NodeFacts
+from ansible_collections.spark.appliance.plugins.plugin_utils.judgement import running_profile
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe import (
     Recipe,
     RecipeError,
@@ -65,7 +67,7 @@ class ActionModule(ActionBase):
         _, asked = self.validate_argument_spec(
             argument_spec={
                 "recipe": {"type": "path", "required": True},
-                "profile": {"type": "str", "required": True},
+                "profile": {"type": "str", "default": ""},
                 "head": {"type": "list", "elements": "str", "required": True},
                 "workers": {"type": "list", "elements": "str", "required": True},
                 "observed": {"type": "str"},
@@ -87,7 +89,7 @@ class ActionModule(ActionBase):
         except (RecipeError, ReleaseError) as error:
             raise AnsibleActionFail(str(error)) from error
         except (OSError, UnitError, ForeignFactsError) as error:
-            raise AnsibleActionFail(f"plan of {asked['profile']}: {error}") from error
+            raise AnsibleActionFail(f"plan of memory: {error}") from error
         display.display(render(envelope))
         files = [] if self._task.check_mode else _write(envelope, Path(asked["receipts"]))
         for name in files:
@@ -106,8 +108,15 @@ def _image(asked: Mapping[str, Any], release: str) -> str:
 
 
 def _judge(recipe: Recipe, asked: Mapping[str, Any], hosts: Mapping[str, Any]) -> Envelope:
-    need, memory = need_by_name(recipe, asked["profile"]), with_floors_of_runs(recipe)
     roles = roles_of(asked["head"], asked["workers"])
+    facts = {}
+    if asked["offline"] is None:
+        facts = {name: hosts[name].get(asked["observed"], {}).get("facts", {}) for name in roles}
+    running = running_profile(
+        recipe, {name: NodeFacts.of(name, raw) for name, raw in facts.items()}
+    )
+    profile = asked["profile"] or running or recipe.default_profile
+    need, memory = need_by_name(recipe, profile), with_floors_of_runs(recipe)
     path = Path(asked["receipts"]) / LEDGER_NAME
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     ledger, said = parse_ledger(text, str(path))
@@ -124,7 +133,6 @@ def _judge(recipe: Recipe, asked: Mapping[str, Any], hosts: Mapping[str, Any]) -
             accept_unmeasured=asked["accept_unmeasured"],
         )
         return replace(envelope, findings=(*envelope.findings, *said, *ignored))
-    facts = {name: hosts[name].get(asked["observed"], {}).get("facts", {}) for name in roles}
     circumstances = Circumstances(
         service_containers={recipe.container.name},
         monitor=monitor_of(recipe),

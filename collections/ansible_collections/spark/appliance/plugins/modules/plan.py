@@ -21,9 +21,11 @@ options:
     type: path
     required: true
   profile:
-    description: Name of a profile, or of a run in the recipe's C(memory.runs).
+    description:
+      - Name of a profile, or of a run in the recipe's C(memory.runs).
+      - Empty means the profile that runs, or the recipe's default where none does.
     type: str
-    required: true
+    default: ""
   head:
     description: Inventory names of the head, one.
     type: list
