@@ -801,6 +801,19 @@ CASES = [
         },
         errors=(("upgrade.reboot_pending", "bravo"),),
         warnings=(("upgrade.driver_branch", "bravo"),),
+        infos=(("upgrade.driver_branch", "bravo"),),
+    ),
+    Case(
+        "UPG-07-repository",
+        {
+            "bravo": [
+                e.write(
+                    "/etc/apt/sources.list.d/cuda.sources",
+                    "Types: deb\nURIs: https://example.invalid/compute/cuda/repos/u/sbsa/\n",
+                )
+            ]
+        },
+        infos=(("upgrade.driver_branch", "bravo"),),
     ),
     Case(
         "UPG-07-pinned",
