@@ -43,14 +43,14 @@ def _write_inventory(lab: Lab) -> None:
         f"lab_release: {lab.management(RELEASE_NUMBER)}:{RELEASE_PORT}\n",
         encoding="ascii",
     )
+    (lab.inventory / "hosts.yml").write_text(host_entries(lab), encoding="ascii")
+
+
+def host_entries(lab: Lab) -> str:
+    """Return the hosts file of a lab: addresses in the order of ranks, nothing else."""
     head, *workers = [_host_lines(lab, node.name, node.number) for node in NODES]
-    (lab.inventory / "hosts.yml").write_text(
-        "spark:\n  children:\n    head:\n      hosts:\n"
-        + head
-        + "    workers:\n      hosts:\n"
-        + "".join(workers),
-        encoding="ascii",
-    )
+    groups = f"    head:\n      hosts:\n{head}    workers:\n      hosts:\n{''.join(workers)}"
+    return f"spark:\n  children:\n{groups}"
 
 
 def _host_lines(lab: Lab, name: str, number: int) -> str:

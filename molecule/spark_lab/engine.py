@@ -56,7 +56,7 @@ def mount_lxcfs() -> bool:
         return False
     say("mounting lxcfs")
     # A mount whose process died answers every access with an error until it is taken away.
-    answers(["umount", "-l", str(LXCFS)])
+    _unmount_lxcfs()
     LXCFS.mkdir(parents=True, exist_ok=True)
     _spawn("lxcfs", ["lxcfs", "-f", "-p", str(STATE / "lxcfs-own.pid"), str(LXCFS)])
     wait_for(
@@ -88,7 +88,7 @@ def stop_what_was_started() -> None:
     if saved.exists():
         INOTIFY_INSTANCES.write_text(saved.read_text(encoding="ascii"), encoding="ascii")
         saved.unlink()
-    answers(["umount", "-l", str(LXCFS)])
+    _unmount_lxcfs()
     _kill("lxcfs")
     if _pid("dockerd") is not None and answers(["docker", "version"]):
         if run(["docker", "ps", "-q"]):
@@ -103,6 +103,11 @@ def _shows_memory() -> bool:
         return "MemTotal" in (LXCFS / "proc/meminfo").read_text(encoding="ascii")
     except OSError:
         return False
+
+
+def _unmount_lxcfs() -> None:
+    while answers(["umount", "-l", str(LXCFS)]):
+        continue
 
 
 def _spawn(name: str, argv: list[str]) -> None:

@@ -109,7 +109,7 @@ def lab_from(environ: Mapping[str, str]) -> Lab:
         msg = f"LAB_NAME={name!r}: want 1 to 10 of a-z, 0-9 and -, the first a letter"
         raise LabError(msg)
     text = environ.get("LAB_BLOCK") or str(DEFAULT_BLOCK)
-    if not text.isdigit() or not 1 <= int(text) <= 253:
+    if not re.fullmatch(r"[0-9]{1,3}", text) or not 1 <= int(text) <= 253:
         msg = f"LAB_BLOCK={text!r}: want the second octet of a free 10.x network, 1 to 253"
         raise LabError(msg)
     if name != DEFAULT_NAME and int(text) in {DEFAULT_BLOCK - 1, DEFAULT_BLOCK, DEFAULT_BLOCK + 1}:
