@@ -15,8 +15,19 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.image_arch
 REFERENCE = "spark-test:1"
 
 
+OCI = "application/vnd.oci.image"
+
+
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def descriptor(kind: str, content: bytes) -> dict[str, Any]:
+    return {
+        "mediaType": f"{OCI}.{kind}",
+        "digest": f"sha256:{digest(content)}",
+        "size": len(content),
+    }
 
 
 def layer(name: str, content: bytes) -> bytes:
@@ -143,16 +154,19 @@ def oci(
     manifest = json.dumps(
         {
             "schemaVersion": 2,
-            "config": {"digest": f"sha256:{digest(config)}", "size": len(config)},
-            "layers": [{"digest": f"sha256:{digest(one)}", "size": len(one)} for one in stored],
+            "mediaType": f"{OCI}.manifest.v1+json",
+            "config": descriptor("config.v1+json", config),
+            "layers": [
+                descriptor("layer.v1.tar+gzip" if compressed else "layer.v1.tar", one)
+                for one in stored
+            ],
         }
     ).encode()
     index = {
         "schemaVersion": 2,
         "manifests": [
-            {
-                "digest": f"sha256:{digest(manifest)}",
-                "size": len(manifest),
+            descriptor("manifest.v1+json", manifest)
+            | {
                 "annotations": {"io.containerd.image.name": f"docker.io/library/{reference}"},
             }
         ],
