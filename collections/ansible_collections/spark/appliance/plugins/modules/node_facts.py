@@ -42,7 +42,7 @@ options:
   deadline:
     description: Seconds after which a section that has not answered is unknown.
     type: float
-    default: 20.0
+    default: 30.0
 """
 
 EXAMPLES = r"""
@@ -94,7 +94,7 @@ ARGUMENTS: dict[str, Any] = {
     "units": {"type": "list", "elements": "str", "default": []},
     "weights": {"type": "list", "elements": "str", "default": []},
     "reference_epoch_s": {"type": "float"},
-    "deadline": {"type": "float", "default": 20.0},
+    "deadline": {"type": "float", "default": 30.0},
 }
 
 

@@ -59,7 +59,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.systemd imp
 
 SCHEMA = 1
 # Longer than any single command may take, so that a command's own reason comes first.
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 
 SECTIONS: dict[str, Callable[[Host, Request], Any]] = {
     "identity": lambda host, _: observe_identity(host),

@@ -21,13 +21,13 @@ GPU = Command(
         "--query-gpu=name,driver_version,clocks.max.sm",
         "--format=csv,noheader,nounits",
     ),
-    timeout_s=8.0,
+    timeout_s=12.0,
 )
 TENANTS = Command(
     "nvidia-smi-apps",
     ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory",
      "--format=csv,noheader,nounits"),
-    timeout_s=8.0,
+    timeout_s=12.0,
     empty_ok=True,
 )  # fmt: skip
 _VERSION = re.compile(r"\d+(\.\d+)+")

@@ -29,7 +29,7 @@ FILE_LIMIT_BYTES = 2 << 20
 OUTPUT_LIMIT_BYTES = 8 << 20
 HASH_LIMIT_BYTES = 64 << 20
 DOCKER_SOCKET = "/var/run/docker.sock"
-DOCKER_TIMEOUT_S = 8.0
+DOCKER_TIMEOUT_S = 12.0
 # The kernel gives up after 40 links in one path (path_resolution(7)).
 _LINK_LIMIT = 40
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENODEV)
@@ -66,7 +66,8 @@ class Command:
 
     name: str
     argv: tuple[str, ...]
-    timeout_s: float = 6.0
+    # Generous, since a busy node is no broken one; a tool that hangs never ends by itself anyway.
+    timeout_s: float = 10.0
     empty_ok: bool = False
 
 

@@ -16,7 +16,7 @@ JOURNAL = Command(
     "journalctl-kernel",
     ("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-monotonic",
      "--lines=20000"),
-    timeout_s=8.0,
+    timeout_s=12.0,
     empty_ok=True,
 )  # fmt: skip
 MARKERS = {

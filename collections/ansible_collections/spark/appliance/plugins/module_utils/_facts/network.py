@@ -17,7 +17,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.host import
 
 ADDR = Command("ip-addr", ("ip", "-json", "-details", "addr", "show"))
 ROUTE = Command("ip-route", ("ip", "-json", "route", "show"), empty_ok=True)
-NETPLAN = Command("netplan-get", ("netplan", "get"), timeout_s=8.0, empty_ok=True)
+NETPLAN = Command("netplan-get", ("netplan", "get"), timeout_s=12.0, empty_ok=True)
 NETPLAN_FOLDERS = ("/etc/netplan", "/run/netplan", "/lib/netplan")
 PROFILE_FOLDERS = (
     "/etc/NetworkManager/system-connections",
