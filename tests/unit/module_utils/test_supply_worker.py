@@ -81,6 +81,49 @@ def test_what_changed_is_not_remembered(server: Server, tmp_path: Path) -> None:
     assert worker.remembered(asked) is None
 
 
+def test_another_release_behind_the_same_address_is_fetched_anew(
+    server: Server, tmp_path: Path
+) -> None:
+    publish(server, PART_FILES)
+    asked = request(server, tmp_path, parts=PARTS)
+    fetch(asked | {"label": "address#one"})
+    assert worker.remembered(asked | {"label": "address#one"}) is not None
+    publish(server, {"a.tar.zst.part-00.bin": b"longer than one", "a.tar.zst.part-01.bin": b"two"})
+    assert worker.remembered(asked | {"label": "address#two"}) is None
+    assert fetch(asked | {"label": "address#two"})["moved_bytes"] <= 2 * len(b"longer than one")
+    assert (tmp_path / "a.tar.zst.part-00.bin").read_bytes() == b"longer than one"
+
+
+def test_what_a_former_set_brought_goes_and_what_others_put_there_stays(
+    server: Server, tmp_path: Path
+) -> None:
+    publish(server, {"old.safetensors": b"old", "config.json": b"{}"})
+    fetch(request(server, tmp_path, label="one"))
+    (tmp_path / "note.txt").write_text("by hand")
+    publish(server, {"new.safetensors": b"new", "config.json": b"{}"})
+    fetch(request(server, tmp_path, label="two"))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".verified.json",
+        "config.json",
+        "new.safetensors",
+        "note.txt",
+    }
+
+
+def test_another_set_than_the_pinned_one_is_refused_before_a_file_is_fetched(
+    server: Server, tmp_path: Path
+) -> None:
+    publish(server, {"config.json": b"{}"})
+    pinned = fetch(request(server, tmp_path / "a"))["manifest_sha256"]
+    asked = request(server, tmp_path / "b", manifest_sha256=pinned)
+    assert fetch(asked)["manifest_sha256"] == pinned
+    publish(server, {"config.json": b"[]"})
+    message = f"expected the set of files with digest {pinned}"
+    with pytest.raises(RefusalError, match=message):
+        fetch(request(server, tmp_path / "c", manifest_sha256=pinned))
+    assert not (tmp_path / "c").exists()
+
+
 def index_of(*shards: str) -> bytes:
     return json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(shards)}}).encode()
 

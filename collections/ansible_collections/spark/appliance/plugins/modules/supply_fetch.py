@@ -53,6 +53,12 @@ options:
     type: list
     elements: dict
     default: []
+  manifest_sha256:
+    description:
+      - Digest of the sorted list of digests and names that the checksum file must have; empty where
+        none is pinned.
+    type: str
+    default: ""
   archive_sha256:
     description: Digest of the joined archive, handed on with O(files).
     type: str
@@ -151,6 +157,7 @@ ARGUMENTS: dict[str, Any] = {
         },
     },
     "files": {"type": "list", "elements": "dict", "default": []},
+    "manifest_sha256": {"type": "str", "default": ""},
     "archive_sha256": {"type": "str"},
     "label": {"type": "str"},
     "token": {"type": "str", "default": "", "no_log": True},
@@ -166,6 +173,7 @@ _REQUEST = (
     "checksums",
     "parts",
     "files",
+    "manifest_sha256",
     "archive_sha256",
     "label",
     "token",

@@ -171,6 +171,7 @@ class Fetcher:
                 for job in jobs:
                     job.cancel()
         self._raise_worst(jobs)
+        self._drop_former(known)
         save_memory(self._folder, self._memory)
         files = tuple(
             Wanted(file.name, file.sha256, self._memory.files[file.name].size_bytes)
@@ -179,6 +180,12 @@ class Fetcher:
         return Fetched(
             files, self._progress.moved_bytes, self._memory.manifest_sha256, archive_sha256
         )
+
+    def _drop_former(self, known: Memory) -> None:
+        """Remove what an earlier set brought and this one lacks: a loader may read all it finds."""
+        for name, seen in known.files.items():
+            if name not in self._memory.files and untouched(self._folder, name, seen):
+                (self._folder / name).unlink()
 
     @staticmethod
     def _raise_worst(jobs: Sequence[Future[None]]) -> None:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from ansible_collections.spark.appliance.plugins.module_utils._supply.checksums import (
     LIMIT_BYTES,
     PartNaming,
+    canonical,
     parse_checksums,
     select_parts,
 )
@@ -112,8 +114,13 @@ def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
             pairs, archive_sha256 = select_parts(sums, naming, f"{origin.describe()}/{name}")
         else:
             pairs = list(sums.items())
+            demand_pinned(
+                request.get("manifest_sha256") or "", pairs, f"{origin.describe()}/{name}"
+            )
         files = [Wanted(path, digest) for path, digest in pairs]
         demand_whole(origin, sums)
+    pinned = request.get("manifest_sha256") or ""
+    demand_pinned(pinned, [(file.name, file.sha256) for file in files], origin.describe())
     fetcher = Fetcher(
         Path(request["folder"]),
         origin,
@@ -132,6 +139,20 @@ def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
         "manifest_sha256": done.manifest_sha256,
         "archive_sha256": archive_sha256,
     }
+
+
+def demand_pinned(pinned: str, pairs: Sequence[tuple[str, str]], source: str) -> None:
+    """Refuse another set of files than the pinned one.
+
+    Raises:
+        RefusalError: with both digests.
+    """
+    found = hashlib.sha256(canonical(pairs)).hexdigest()
+    if pinned and found != pinned:
+        raise RefusalError(
+            f"{source}: expected the set of files with digest {pinned}, found {found} over "
+            f"{len(pairs)} files; take the pinned weights, or correct weights.manifest_sha256"
+        )
 
 
 def demand_whole(origin: Origin, names: Container[str]) -> None:

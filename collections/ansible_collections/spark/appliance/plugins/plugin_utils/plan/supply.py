@@ -52,6 +52,9 @@ class SupplyPlan:
         source: inventory name of the source, empty where nobody lacks anything.
         rail_address: where it shares.
         url: folder outside.
+        label: what the files are remembered by: the address and the digest that pins them, so that
+            another release behind the same address is fetched anew.
+        manifest_sha256: digest of the list of files, empty where none is pinned.
         folder: folder on the node.
         checksums: checksum file in the folder outside.
         parts: naming of an archive's parts; None for a set that the checksum file lists.
@@ -67,6 +70,8 @@ class SupplyPlan:
     source: str = ""
     rail_address: str = ""
     url: str = ""
+    label: str = ""
+    manifest_sha256: str = ""
     folder: str = ""
     checksums: str = "SHA256SUMS"
     parts: dict[str, Any] | None = None
@@ -145,6 +150,7 @@ def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[
         lacking,
         SupplyPlan(
             url=url,
+            label=f"{url.rstrip('/')}#{release.image.config_digest}",
             folder=posixpath.join(STATE, "parts", release.name),
             checksums=release.checksums,
             parts={
@@ -179,7 +185,16 @@ def plan_weights(
     lacking = [
         node.name for node in nodes if not has_weights(directory, node.facts, manifest_sha256)
     ]
-    return _distribute(nodes, lacking, SupplyPlan(url=url, folder=directory))
+    return _distribute(
+        nodes,
+        lacking,
+        SupplyPlan(
+            url=url,
+            label=f"{url.rstrip('/')}#{manifest_sha256}",
+            manifest_sha256=manifest_sha256,
+            folder=directory,
+        ),
+    )
 
 
 def image_room_bytes(release: Release, *, same_disk: bool) -> int:
