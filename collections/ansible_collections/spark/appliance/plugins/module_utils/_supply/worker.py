@@ -114,9 +114,6 @@ def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
             pairs, archive_sha256 = select_parts(sums, naming, f"{origin.describe()}/{name}")
         else:
             pairs = list(sums.items())
-            demand_pinned(
-                request.get("manifest_sha256") or "", pairs, f"{origin.describe()}/{name}"
-            )
         files = [Wanted(path, digest) for path, digest in pairs]
         demand_whole(origin, sums)
     pinned = request.get("manifest_sha256") or ""
