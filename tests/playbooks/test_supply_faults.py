@@ -125,7 +125,6 @@ class Case:
 
     def command(self) -> list[str]:
         variables = {
-            "supply_role": "image",
             "image_reserve_bytes": 0,
             "plans": {node: plan.as_dict() for node, plan in self.plan().items()},
             "image_plan": "{{ plans[inventory_hostname] }}",

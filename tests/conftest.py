@@ -9,7 +9,7 @@ from typing import Any
 import ansible_runner
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,10 @@ def run_playbook(tmp_path: Path) -> RunPlaybook:
         options: str = "",
         extra: dict[str, Any] | None = None,
     ) -> Run:
+        private = tmp_path / "runner"
+        private.mkdir(exist_ok=True)
         done = ansible_runner.run(
-            private_data_dir=str(tmp_path / "runner"),
+            private_data_dir=str(private),
             project_dir=str(ROOT),
             inventory=str(ROOT / inventory),
             playbook=playbook,
@@ -59,10 +61,12 @@ def run_playbook(tmp_path: Path) -> RunPlaybook:
                 failures.append(f"unreachable: {data['res'].get('msg', '')}")
                 contacted.add(data["host"])
         stats = done.stats or {}
+        with done.stdout as stream:
+            output = stream.read()
         return Run(
             status=done.status,
             code=done.rc,
-            output=done.stdout.read(),
+            output=output,
             changed=dict(stats.get("changed", {})),
             failures=tuple(failures),
             contacted=tuple(sorted(contacted)),
