@@ -150,6 +150,8 @@ def test_a_multinode_engines_ranks_are_the_containers_themselves() -> None:
     launches = rendered("fast", recipe("lab-tp4"), views=views)
     for rank, launch in enumerate(launches.values()):
         argv = launch.container_argv
+        # --headless is read by `serve` alone; elsewhere a rank would start an engine of its own.
+        assert value_of(argv, "vllm.entrypoints.cli.main") == "serve"
         assert value_of(argv, "--nnodes") == "4"
         assert value_of(argv, "--node-rank") == str(rank)
         assert value_of(argv, "--master-addr") == "10.77.0.11"

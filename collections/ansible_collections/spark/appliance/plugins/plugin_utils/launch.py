@@ -190,7 +190,8 @@ def _flags(flags: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[str]
 def _server(recipe: Recipe, profile: Profile, site: Site) -> list[str]:
     values = _values(recipe, profile, site)
     flags = {**recipe.server.flags, **(recipe.server.dcp_flags if profile.dcp > 1 else {})}
-    return [recipe.engine.python, "-m", recipe.server.module, *_flags(flags, values)]
+    command = [recipe.server.command] if recipe.server.command else []
+    return [recipe.engine.python, "-m", recipe.server.module, *command, *_flags(flags, values)]
 
 
 def _ray(recipe: Recipe, site: Site, node: str) -> list[str]:

@@ -189,10 +189,12 @@ class Server(Section):
 
     ``flags`` maps a flag's name to its value: true is a bare flag, a mapping is JSON, a text that
     begins with ``$`` is a value of profile, recipe or node. ``dcp_flags`` are added only above
-    DCP 1: the ``a2a`` backend at DCP 1 is fatal in vLLM 0.24 to 0.28.
+    DCP 1: the ``a2a`` backend at DCP 1 is fatal in vLLM 0.24 to 0.28. ``command`` is a subcommand
+    of the module; vLLM's headless ranks start from ``serve`` alone.
     """
 
     module: str
+    command: str = ""
     served_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     flags: dict[str, JsonValue]
     dcp_flags: dict[str, JsonValue] = Field(default_factory=dict)
