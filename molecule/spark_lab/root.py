@@ -30,7 +30,15 @@ def node_image(lab: Lab) -> str:
     run(["docker", "run", *options, base, "/overlay/customize.sh"])
     run(["docker", "commit", "-c", 'CMD ["/usr/lib/spark-lab/init"]', build, image])
     run(["docker", "rm", build])
+    _forget_older(image)
     return image
+
+
+def _forget_older(image: str) -> None:
+    """Remove the images of earlier trees; one that a container still uses stays."""
+    for tag in run(["docker", "image", "ls", "--format", "{{.Tag}}", REPOSITORY_TAG]).split():
+        if f"{REPOSITORY_TAG}:{tag}" != image:
+            answers(["docker", "image", "rm", f"{REPOSITORY_TAG}:{tag}"], timeout_s=60)
 
 
 def _base_image(lab: Lab) -> str:
