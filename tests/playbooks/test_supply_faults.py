@@ -1,7 +1,7 @@
 """The roles image and weights on real nodes: whole, bad and interrupted, each to its end.
 
-They run on the lab, or on the nodes of the inventory that ``SUPPLY_INVENTORY`` names. Images are
-made for each test and removed after it.
+They run on the lab, or on the nodes of the inventory that ``SUPPLY_INVENTORY`` names, where Docker
+is killed, too. Images are made for each test and removed after it.
 """
 
 from __future__ import annotations
@@ -353,6 +353,26 @@ def test_a_killed_sender_comes_back_for_its_receivers(case: Case) -> None:
     case.assert_whole()
 
 
+def test_a_receiver_that_fails_closes_the_sender_s_listener(case: Case) -> None:
+    last = list(case.fleet.rails)[-1]
+    part = f"/var/lib/spark-appliance/parts/{case.release.name}/{case.release.part_names()[0]}"
+    case.fleet.sh(last, f"mkdir -p {part}")
+    code, output = case.run()
+    assert code != 0
+    assert "found something else" in output.replace("\n        ", " ")
+    assert case.images() == set()
+    assert case.left_behind() == {}
+    case.fleet.sh(last, f"rmdir {part}")
+    code, output = case.run()
+    assert code == 0, output
+    case.assert_whole()
+    assert case.server.sent_bytes <= 1.01 * len(case.packed)
+
+
+@pytest.mark.skipif(
+    "SUPPLY_INVENTORY" not in os.environ,
+    reason="kills Docker, and with it what the lab serves: name nodes of a second lab",
+)
 def test_a_killed_engine_leaves_no_image_and_the_next_run_completes(case: Case) -> None:
     source = case.fleet.source
 
