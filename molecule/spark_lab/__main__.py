@@ -30,13 +30,19 @@ def main() -> int:
             msg = "the lab makes network namespaces and containers: run this as root"
             raise LabError(msg)
         with _one_at_a_time():
-            up(lab) if arguments.command == "up" else down(lab)
+            down(lab) if arguments.command == "down" else _up_or_hint(lab)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
-        if arguments.command == "up":
-            print("lab: what was made stays; `make lab-up` goes on from there", file=sys.stderr)
         return 1
     return 0
+
+
+def _up_or_hint(lab: Lab) -> None:
+    try:
+        up(lab)
+    except (LabError, KeyboardInterrupt):
+        say("not up; what was made stays, and `make lab-up` goes on from there")
+        raise
 
 
 def up(lab: Lab) -> None:

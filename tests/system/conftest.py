@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import testinfra
@@ -20,12 +21,18 @@ LabCommand = Callable[[Lab, str], str]
 def lab() -> Lab:
     """The lab that the environment names; a failure when a node of it does not answer."""
     found = current_lab()
+    # Without the lab's interface the addresses below would be looked for outside this machine.
+    if not Path("/sys/class/net", found.uplink).exists():
+        pytest.fail(f"no lab {found.name} on this machine; run make lab first")
     for node in NODES:
         address = found.management(node.number)
         try:
-            socket.create_connection((address, 22), timeout=5).close()
+            with socket.create_connection((address, 22), timeout=5) as connection:
+                banner = connection.recv(4)
         except OSError as error:
             pytest.fail(f"no ssh on {node.name} ({address}): {error}; run make lab first")
+        if banner != b"SSH-":
+            pytest.fail(f"{node.name} ({address}) answers, but not as ssh; run make lab-up")
     return found
 
 
