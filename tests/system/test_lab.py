@@ -129,7 +129,8 @@ def test_the_release_server_serves_ranges_of_the_built_release(lab: Lab) -> None
     part = sums.read_text(encoding="ascii").split()[1]
     base = f"http://{lab.management(RELEASE_NUMBER)}:{RELEASE_PORT}/lab"
     with urllib.request.urlopen(f"{base}/SHA256SUMS", timeout=10) as answer:  # noqa: S310 - the lab's own server
-        assert answer.read() == sums.read_bytes()
+        served = answer.read()
+    assert served == sums.read_bytes(), "another build is served; make lab-up follows the new one"
     ranged = urllib.request.Request(f"{base}/{part}", headers={"Range": "bytes=1000-1999"})  # noqa: S310 - as above
     with urllib.request.urlopen(ranged, timeout=10) as answer:  # noqa: S310 - as above
         assert answer.status == 206
