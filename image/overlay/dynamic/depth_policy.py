@@ -159,6 +159,11 @@ class Decision:
 class DepthController:
     """Chooses one draft depth for all requests.
 
+    Attributes:
+        depth: draft tokens that the next step should ask for.
+        window_in_force: steps with drafts that a decision at this depth needs.
+        observe: counts one request's draft of the running step: :meth:`DraftTally.add`.
+
     Parameters:
         ladder: the rungs; only the tuned 2, 4, 5 has a policy.
         window: scheduler steps with drafts before a decision at the lowest rung; above it, half
@@ -170,7 +175,7 @@ class DepthController:
     """
 
     __slots__ = ("_barred", "_drafts_before", "_options", "_penalty", "_settling", "_steps",
-                 "_tally", "depth", "ladder", "window")  # fmt: skip
+                 "_tally", "depth", "ladder", "observe", "window", "window_in_force")  # fmt: skip
 
     def __init__(
         self,
@@ -185,32 +190,18 @@ class DepthController:
         self.ladder = ladder
         self.window = window
         self.depth = options.start_depth
+        self.window_in_force = self._window_at(self.depth)
         self._options = options
         self._tally = DraftTally(ladder[-1])
+        self.observe = self._tally.add
         self._steps = 0
         self._drafts_before = 0
         self._settling = 0
         self._barred = dict.fromkeys(ladder, 0)
         self._penalty = dict.fromkeys(ladder, options.bar_windows)
 
-    @property
-    def window_in_force(self) -> int:
-        """Scheduler steps with drafts that a decision at the present depth needs."""
-        return self.window if self.depth == self.ladder[0] else max(1, self.window // 2)
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Count one request's draft of the running step; a draft of no tokens is not one.
-
-        Parameters:
-            drafted: draft tokens offered for verification.
-            accepted: draft tokens accepted.
-
-        Raises:
-            ValueError: see :meth:`DraftTally.add`; no draft with accepted tokens.
-        """
-        if drafted == 0 == accepted:
-            return
-        self._tally.add(drafted, accepted)
+    def _window_at(self, depth: int) -> int:
+        return self.window if depth == self.ladder[0] else max(1, self.window // 2)
 
     def end_step(self) -> Decision | None:
         """Close the running step and decide once the window is full.
@@ -271,6 +262,7 @@ class DepthController:
         if decision.next_depth != decision.previous_depth:
             self._settling = self._options.settle_steps
         self.depth = decision.next_depth
+        self.window_in_force = self._window_at(self.depth)
         self._steps = 0
         self._drafts_before = 0
         self._tally.clear()

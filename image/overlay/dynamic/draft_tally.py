@@ -31,7 +31,7 @@ class DraftTally:
         self._counts = [0] * (self._row * self._row)
 
     def add(self, drafted: int, accepted: int) -> None:
-        """Count one draft.
+        """Count one draft; one of no tokens is none.
 
         Parameters:
             drafted: draft tokens offered for verification.
@@ -40,13 +40,14 @@ class DraftTally:
         Raises:
             ValueError: the counts are negative, contradict each other or exceed ``max_depth``.
         """
-        if not 0 <= accepted <= drafted <= self.max_depth or drafted == 0:
+        if not 0 <= accepted <= drafted <= self.max_depth:
             raise ValueError(
                 f"a draft of {drafted} tokens with {accepted} accepted cannot be"
-                f" (0 <= accepted <= drafted, 1 <= drafted <= {self.max_depth})"
+                f" (0 <= accepted <= drafted <= {self.max_depth})"
             )
-        self.drafts += 1
-        self._counts[drafted * self._row + accepted] += 1
+        if drafted:
+            self.drafts += 1
+            self._counts[drafted * self._row + accepted] += 1
 
     def clear(self) -> None:
         """Forget every draft."""

@@ -92,9 +92,9 @@ class DraftTelemetry:
         Raises:
             ValueError: see :meth:`DraftTally.add`.
         """
-        if drafted == 0 == accepted:
-            return
         self._tally.add(drafted, accepted)
+        if drafted == 0:
+            return
         if self._started is None:
             self._started = self._clock()
         low, high = self._context or (context_tokens, context_tokens)
