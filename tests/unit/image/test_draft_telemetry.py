@@ -15,7 +15,7 @@ from image.overlay.dynamic import adaptive_depth, draft_tally, draft_telemetry
 from image.overlay.dynamic.depth_policy import DepthController
 from image.overlay.dynamic.draft_telemetry import DraftTelemetry, telemetry_window
 
-KEYS = set(
+KEYS = frozenset(
     [
         "schema",
         "window_index",

@@ -1,0 +1,1 @@
+"""Measurements on a CUDA device; nothing here runs in the tests."""

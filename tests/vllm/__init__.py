@@ -1,0 +1,1 @@
+"""Tests of the overlay in the real engine (marker ``vllm``)."""
