@@ -1,8 +1,8 @@
 """What graphs, shapes and changes of draft depth cost on a CUDA device, driven by the controller.
 
-    python -m benchmarks.gpu.stage_a DIRECTORY
+    python -m benchmarks.gpu.stage_a DIRECTORY [pairs]
 
-Writes ``stage_a.json`` there. Every time is a median of repeats after a warm-up, with their range.
+Writes ``stage_a.json`` there, or with ``pairs`` that part alone into ``pairs.json``. Every time is a median of repeats after a warm-up, with their range.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from image.overlay.dynamic.depth_policy import DepthController, PolicyOptions
 
 REPEATS = 7
 STEPS = 200
+PAIRS = 5
 # Unconditional gain of each draft position, published for 2,162 drafts.
 PROFILES = {
     "published": (0.895, 0.747, 0.483, 0.411, 0.335),
@@ -56,7 +58,7 @@ def microseconds(step: Step, steps: int = STEPS) -> float:
         step()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) * 1e3 / steps
+    return float(start.elapsed_time(end)) * 1e3 / steps
 
 
 def capture_set(decoder: Decoder, keys: list[Key]) -> dict[str, Any]:
@@ -251,6 +253,11 @@ def serve(
             "end_step_us": spent / steps * 1e6}  # fmt: skip
 
 
+def always(gains: tuple[float, ...], _produced: int) -> tuple[float, ...]:
+    """Return the same gains at every length."""
+    return gains
+
+
 def phases(produced: int) -> tuple[float, ...]:
     """Return easy and hard text taking turns of 2,000 tokens."""
     return PROFILES["easy" if (produced // 2000) % 2 == 0 else "hard"]
@@ -259,7 +266,7 @@ def phases(produced: int) -> tuple[float, ...]:
 def pairs(verify: dict[Key, Step], draft: dict[Key, Step]) -> dict[str, Any]:
     """Compare arms on the same draws, in turns whose order alternates."""
     sources: dict[str, Callable[[int], tuple[float, ...]]] = {
-        name: (lambda _produced, gains=gains: gains) for name, gains in PROFILES.items()
+        name: partial(always, gains) for name, gains in PROFILES.items()
     }
     sources["phases"] = phases
     arms: dict[str, Callable[[], DepthController | None]] = {
@@ -273,7 +280,7 @@ def pairs(verify: dict[Key, Step], draft: dict[Key, Step]) -> dict[str, Any]:
     for name, gains in sources.items():
         for requests in (1, 4):
             found: dict[str, list[dict[str, float]]] = defaultdict(list)
-            for pair in range(6):
+            for pair in range(PAIRS + 1):
                 order = list(arms.items())
                 for arm, make in order if pair % 2 == 0 else reversed(order):
                     result = serve(
@@ -283,7 +290,7 @@ def pairs(verify: dict[Key, Step], draft: dict[Key, Step]) -> dict[str, Any]:
                         seed=pair,
                         requests=requests,
                         controller=make(),
-                        tokens=8000,
+                        tokens=6000,
                     )
                     if pair:  # the first pair warms up
                         found[arm].append(result)
@@ -306,6 +313,8 @@ def pairs(verify: dict[Key, Step], draft: dict[Key, Step]) -> dict[str, Any]:
 def main() -> None:
     """Run every part and write the results."""
     directory = Path(sys.argv[1])
+    pairs_only = "pairs" in sys.argv[2:]
+    name_of_file = "pairs.json" if pairs_only else "stage_a.json"
     began = time.perf_counter()
     sizes = Sizes()
     results: dict[str, Any] = {
@@ -320,7 +329,7 @@ def main() -> None:
     def part(name: str, value: object) -> None:
         results[name] = value
         results["seconds"] = round(time.perf_counter() - began, 1)
-        (directory / "stage_a.json").write_text(json.dumps(results, indent=1))
+        (directory / name_of_file).write_text(json.dumps(results, indent=1))
         print(name, results["seconds"], "s", flush=True)
 
     with torch.inference_mode():
@@ -328,11 +337,15 @@ def main() -> None:
         for depth in TUNED_LADDER:
             decoder.verify(depth + 1, 4)()
             decoder.draft(depth, 4)()
-        part("capture", capture_costs(decoder))
+        if not pairs_only:
+            part("capture", capture_costs(decoder))
         keys = [(d, n) for d in TUNED_LADDER for n in (1, 2, 3, 4)]
         pool = torch.cuda.graph_pool_handle()
         verify = {k: capture(decoder.verify(k[0] + 1, k[1]), pool).replay for k in keys}
         draft = {k: capture(decoder.draft(*k), pool).replay for k in keys}
+        if pairs_only:
+            part("pairs", pairs(verify, draft))
+            return
         part("verify_step", step_times(decoder, verify, pool))
         part(
             "draft_us",
@@ -345,7 +358,6 @@ def main() -> None:
         part("switch_waiting_us", switch_cost(verify, draft, wait=True))
         part("oscillation_4_5", oscillation(verify, draft))
         part("pairs", pairs(verify, draft))
-    print(json.dumps(results["switch_queued_us"], indent=1))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "ladder, draft sizes": {"spec": WINDOW, "sizes": DRAFT_SIZES + UNION},
     "fixed 5": {"spec": {}, "sizes": SHORT},
     "fixed 5, draft sizes": {"spec": {}, "sizes": DRAFT_SIZES + SHORT},
-    "fixed 2": {"spec": {"num_speculative_tokens": 2}, "sizes": DRAFT_SIZES + [3, 6, 9, 12]},
+    "fixed 2": {"spec": {"num_speculative_tokens": 2}, "sizes": [*DRAFT_SIZES, 3, 6, 9, 12]},
 }
 REFUSED: dict[str, dict[str, Any]] = {
     "short capture list": {"spec": WINDOW, "sizes": SHORT},
@@ -71,9 +71,9 @@ def count_dispatches() -> Counter[str]:
     counts: Counter[str] = Counter()
     original = cudagraph_utils.CudaGraphManager.dispatch
 
-    def dispatch(self: Any, num_reqs: int, num_tokens: int, uniform: int | None, *rest: Any,
-                 **more: Any) -> Any:  # fmt: skip
-        found = original(self, num_reqs, num_tokens, uniform, *rest, **more)
+    def dispatch(self: Any, *batch: Any, **more: Any) -> Any:  # noqa: ANN401 - vLLM's own types
+        found = original(self, *batch, **more)
+        num_reqs, num_tokens, uniform = batch[:3] if len(batch) >= 3 else (None, None, None)
         owner = f"{type(self).__name__}[{self.decode_query_len}]"
         exact = found.num_tokens == num_tokens and found.num_reqs in (None, num_reqs)
         counts[f"{owner} n={num_reqs} tokens={num_tokens} uniform={uniform} ->"
@@ -211,9 +211,8 @@ def main() -> None:
             order = list(workers.items())
             for name, worker in order if turn % 2 == 0 else reversed(order):
                 run = worker.ask(str(requests))
-                results["arms"][name]["runs"].append(
-                    {"requests": requests, "turn": turn, "run": run}
-                )
+                entry = {"requests": requests, "turn": turn, "run": run}
+                results["arms"][name]["runs"].append(entry)
         for name in workers:
             rates = [r["run"]["tokens_per_s"] for r in results["arms"][name]["runs"]
                      if r["requests"] == requests and r["turn"] and r["run"]]  # fmt: skip

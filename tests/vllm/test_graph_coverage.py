@@ -44,7 +44,7 @@ REFUSED = [
     ({"seqs": 4, "sizes": C4, "query": 5}, "too short for draft depth 5"),
 ]
 # The manager rounds a listed size up to the query length, so these gaps in the list are none in
-# fact. The recipe and the engine's configuration refuse them all the same: what is listed is served.
+# fact. The recipe and the engine's configuration refuse them all the same: the list says it all.
 ROUNDED: list[dict[str, Any]] = [
     {"seqs": 4, "sizes": [size for size in C4 if size != gone]}
     for gone in (5, 6, 10, 12, 15, 18, 20)
