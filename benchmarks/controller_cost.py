@@ -9,7 +9,9 @@ import random
 import statistics
 import time
 import tracemalloc
+from pathlib import Path
 
+from image.overlay.dynamic import depth_policy
 from image.overlay.dynamic.depth_policy import DepthController
 
 STEPS = 1_000_000
@@ -48,15 +50,17 @@ def growth_bytes(steps: int = STEPS) -> int:
     """Return how many more bytes the controller's code holds after many steps than before."""
     controller, accepted = DepthController(), drafts(1000)
     run(controller, accepted)
+    code = [tracemalloc.Filter(True, f"{Path(depth_policy.__file__).parent}/*")]
     tracemalloc.start()
     try:
-        before, _ = tracemalloc.get_traced_memory()
+        run(controller, accepted)
+        before = tracemalloc.take_snapshot().filter_traces(code)
         for _ in range(steps // len(accepted)):
             run(controller, accepted)
-        after, _ = tracemalloc.get_traced_memory()
+        after = tracemalloc.take_snapshot().filter_traces(code)
     finally:
         tracemalloc.stop()
-    return after - before
+    return sum(change.size_diff for change in after.compare_to(before, "filename"))
 
 
 def main() -> None:

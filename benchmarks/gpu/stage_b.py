@@ -109,7 +109,7 @@ def arm(name: str, directory: Path) -> None:
     print("RESULT", json.dumps({"load_s": time.perf_counter() - began}), flush=True)
 
     def total(metric: str) -> float:
-        return sum(m.value for m in engine.get_metrics() if m.name == f"vllm:{metric}")
+        return float(sum(m.value for m in engine.get_metrics() if m.name == f"vllm:{metric}"))
 
     for line in sys.stdin:
         if line.strip() == "end":
