@@ -215,7 +215,7 @@ def case(fleet: Fleet, tmp_path: Path) -> Iterator[Case]:
     keeper = f"spark-keep-{built.expected.config_digest[7:19]}"
     fleet.everywhere(
         "systemctl stop 'spark-supply-*'; rm -rf /run/spark-appliance/supply "
-        f"/var/lib/spark-appliance/parts/{release.name}; systemctl start docker; "
+        f"/var/lib/spark-appliance/parts/{release.name}-*; systemctl start docker; "
         f"docker rm {keeper}; docker image rm {reference}; docker image prune --force"
     )
 
@@ -355,7 +355,9 @@ def test_a_killed_sender_comes_back_for_its_receivers(case: Case) -> None:
 
 def test_a_receiver_that_fails_closes_the_sender_s_listener(case: Case) -> None:
     last = list(case.fleet.rails)[-1]
-    part = f"/var/lib/spark-appliance/parts/{case.release.name}/{case.release.part_names()[0]}"
+    digest = case.release.image.config_digest.removeprefix("sha256:")[:12]
+    folder = f"/var/lib/spark-appliance/parts/{case.release.name}-{digest}"
+    part = f"{folder}/{case.release.part_names()[0]}"
     case.fleet.sh(last, f"mkdir -p {part}")
     code, output = case.run()
     assert code != 0

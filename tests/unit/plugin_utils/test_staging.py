@@ -143,8 +143,15 @@ def test_a_worker_has_no_server_and_secrets_are_roots_alone() -> None:
 def test_units_start_nothing_by_themselves() -> None:
     for name, file in files("fast", "alpha").items():
         if name.endswith(".service"):
-            assert "\nRestart=no\n" in file.content
             assert "[Install]" not in file.content
+
+
+def test_only_rays_start_is_tried_again_and_not_for_ever() -> None:
+    staged = files("fast", "alpha")
+    engine = staged["spark-engine.service"].content
+    assert "\nRestart=on-failure\n" in engine
+    assert "\nStartLimitBurst=3\n" in engine
+    assert "\nRestart=no\n" in staged["spark-api.service"].content
 
 
 def test_launch_json_says_what_was_rendered() -> None:

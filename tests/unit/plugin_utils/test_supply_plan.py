@@ -158,7 +158,7 @@ def test_neither_a_name_nor_an_id_makes_it_the_image(held: dict[str, Any]) -> No
 def test_a_plan_says_all_that_the_role_needs() -> None:
     plan = plan_image(RELEASE, URL, [node("a", 0, docker=LACKS)])["a"].as_dict()
     assert plan["part_names"] == [f"a.tar.zst.part-0{n}.bin" for n in range(4)]
-    assert plan["folder"] == f"{STATE}/parts/r13"
+    assert plan["folder"] == f"{STATE}/parts/r13-{DIGEST[7:19]}"
     assert plan["parts"] == {"archive": "a.tar.zst", "count": 4, "digits": 2}
     assert plan["image"]["config_digest"] == DIGEST
     assert plan["release"] == "r13"

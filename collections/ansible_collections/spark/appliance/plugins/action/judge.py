@@ -151,6 +151,7 @@ class ActionModule(ActionBase):
                 serving=_serving(variables["hostvars"], inventory.nodes),
                 receipt=last_good(path.read_text() for path in receipts.glob("*.json")),
                 ledger=_ledger(receipts / LEDGER_NAME),
+                watched=_watched(variables["hostvars"], inventory.nodes),
                 predicting=self._task.check_mode,
             )
         except _UnusableError as unusable:
@@ -287,6 +288,11 @@ def _observed(hostvars: Mapping[str, Any], nodes: Iterable[str]) -> dict[str, An
 def _serving(hostvars: Mapping[str, Any], nodes: tuple[str, ...]) -> Mapping[str, Any] | None:
     serving = (hostvars[nodes[0]].get("observe_result") or {}).get("serving")
     return serving if isinstance(serving, Mapping) else None
+
+
+def _watched(hostvars: Mapping[str, Any], nodes: Iterable[str]) -> dict[str, Any] | None:
+    results = {node: hostvars[node].get("cutover_watched") or {} for node in nodes}
+    return {node: seen for node, seen in results.items() if "watch" in seen} or None
 
 
 def _ledger(path: Path) -> Ledger:

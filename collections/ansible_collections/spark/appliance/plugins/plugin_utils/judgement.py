@@ -26,6 +26,8 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.from_reci
     roles_of,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.gates import (
+    Gate,
+    gate,
     must_come_back_bytes,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.ledger import (
@@ -33,6 +35,10 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.ledger im
     LedgerKey,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.result import Envelope
+from ansible_collections.spark.appliance.plugins.plugin_utils.envelope.watched import (
+    WatchError,
+    as_watched,
+)
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
     NodeFacts,
     SectionUnknownError,
@@ -129,6 +135,7 @@ class Material:
         serving: what the head's API server said of itself, None where it was not asked.
         receipt: the last good receipt, None where there is none.
         ledger: the floors reached in earlier launches.
+        watched: what each node's memory watch saw of this launch, None where it was not read.
         predicting: check mode: what the roles would repair has not been repaired.
     """
 
@@ -141,6 +148,7 @@ class Material:
     serving: Mapping[str, Any] | None = None
     receipt: Mapping[str, Any] | None = None
     ledger: Ledger = field(default_factory=Ledger)
+    watched: Mapping[str, Mapping[str, Any]] | None = None
     predicting: bool = False
 
 
@@ -251,6 +259,31 @@ def _judge_smoke(material: Material) -> Iterator[Finding]:
         )
 
 
+def _judge_watched(
+    envelope: Envelope, results: Mapping[str, Mapping[str, Any]], launch: str
+) -> tuple[Finding, ...]:
+    """The least memory since before the start, against the floor of each role."""
+    watched = {}
+    for node in envelope.nodes:
+        name = node.memory.node
+        try:
+            watched[name] = as_watched(name, results.get(name, {}), launch)
+        except WatchError as error:
+            # The gate itself refuses a node without a watch; this says why there is none.
+            return (
+                Finding(
+                    "memory.watch",
+                    name,
+                    Severity.ERROR,
+                    "the memory watch saw this launch",
+                    f"samples of launch {launch}",
+                    str(error),
+                    "look at spark-memory-watch.service on the node",
+                ),
+            )
+    return gate(Gate.AFTER_START, envelope, watched=watched)
+
+
 def _judge_staged(plans: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Only what is staged on every node as it was rendered now may be started."""
     for node, plan in plans.items():
@@ -358,6 +391,9 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
         for node in envelope.nodes:
             wanted = must_come_back_bytes(node)
             plans[node.memory.node]["cutover"]["memory_bytes"] = wanted
+    if phase is Phase.AFTER_START and material.watched is not None:
+        envelope = _memory(material, profile)
+        findings += _judge_watched(envelope, material.watched, launches[site.head].id)
     if phase in {Phase.AFTER_START, Phase.VERIFY} and effective is phase:
         findings += _judge_smoke(material)
     launch_id = launches[site.head].id
@@ -442,6 +478,10 @@ def _plans(
                 "rank_addresses": [site.rank_address(name) for name in site.nodes],
                 "drop_caches": recipe.gates.drop_caches,
                 "memory_bytes": 0,
+                "metrics_url": starts[node].health_url.removesuffix("/health") + "/metrics",
+                "recipe": recipe.name,
+                "profile": launches[node].profile,
+                "nodes": list(site.nodes),
                 "serving": serving_request(recipe, site),
             },
         }

@@ -151,7 +151,9 @@ def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[
         SupplyPlan(
             url=url,
             label=f"{url.rstrip('/')}#{release.image.config_digest}",
-            folder=posixpath.join(STATE, "parts", release.name),
+            folder=posixpath.join(
+                STATE, "parts", f"{release.name}-{image.config_digest.removeprefix('sha256:')[:12]}"
+            ),
             checksums=release.checksums,
             parts={
                 "archive": release.archive,
