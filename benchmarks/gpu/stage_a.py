@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.stage_a DIRECTORY [pairs]
 
-Writes ``stage_a.json`` there, or with ``pairs`` that part alone into ``pairs.json``. Every time is a
-median of repeats after a warm-up, with their range.
+Writes ``stage_a.json`` there, or with ``pairs`` that part alone into ``pairs.json``. Every time is
+a median of repeats after a warm-up, with their range.
 """
 
 from __future__ import annotations
