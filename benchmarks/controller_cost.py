@@ -5,6 +5,7 @@ python -m benchmarks.controller_cost
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 import time
@@ -54,9 +55,11 @@ def growth_bytes(steps: int = STEPS) -> int:
     tracemalloc.start()
     try:
         run(controller, accepted)
+        gc.collect()
         before = tracemalloc.take_snapshot().filter_traces(code)
         for _ in range(steps // len(accepted)):
             run(controller, accepted)
+        gc.collect()
         after = tracemalloc.take_snapshot().filter_traces(code)
     finally:
         tracemalloc.stop()
