@@ -29,6 +29,8 @@ from image.overlay.dynamic.depth_policy import DepthController, PolicyOptions
 REPEATS = 7
 STEPS = 200
 PAIRS = 5
+# Tokens of each run of a pair: one turn of easy and one of hard text.
+TOKENS = 4000
 # Unconditional gain of each draft position, published for 2,162 drafts.
 PROFILES = {
     "published": (0.895, 0.747, 0.483, 0.411, 0.335),
@@ -291,7 +293,7 @@ def pairs(verify: dict[Key, Step], draft: dict[Key, Step]) -> dict[str, Any]:
                         seed=pair,
                         requests=requests,
                         controller=make(),
-                        tokens=6000,
+                        tokens=TOKENS,
                     )
                     if pair:  # the first pair warms up
                         found[arm].append(result)
