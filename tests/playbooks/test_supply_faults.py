@@ -31,7 +31,10 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import
     plan_image,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.release import Release
+from spark_lab.spec import NODES, current_lab
+from testinfra.host import Host
 
+from tests.system.conftest import connect
 from tests.unit.module_utils.supply_archives import Built, oci
 from tests.unit.module_utils.supply_server import Server, serving
 
@@ -75,6 +78,13 @@ def fleet() -> Iterator[Fleet]:
         yield find_fleet()
 
 
+def find_host(name: str) -> Host:
+    """Return a node; testinfra would not resolve the variables in the lab's own inventory."""
+    if "SUPPLY_INVENTORY" in os.environ:
+        return testinfra.get_host(f"ansible://{name}", ansible_inventory=INVENTORY)
+    return connect(current_lab(), next(node for node in NODES if node.name == name))
+
+
 def find_fleet() -> Fleet:
     listed = subprocess.run(
         ["ansible-inventory", "-i", INVENTORY, "--list"],
@@ -93,10 +103,7 @@ def find_fleet() -> Fleet:
     for node in members:
         rail = variables[node].get("spark_rail_a", variables[node]["ansible_host"])
         rails[node] = str(rail).split("/")[0]
-    hosts = {
-        node: testinfra.get_host(f"ansible://{node}", ansible_inventory=INVENTORY)
-        for node in members
-    }
+    hosts = {node: find_host(node) for node in members}
     for node, rail in rails.items():
         if rail not in hosts[node].run("ip -4 -brief address").stdout:
             rails[node] = variables[node]["ansible_host"]
