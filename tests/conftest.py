@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,10 @@ def run_playbook(tmp_path: Path) -> RunPlaybook:
         options: str = "",
         extra: dict[str, Any] | None = None,
     ) -> Run:
-        private = tmp_path / "runner"
-        private.mkdir(exist_ok=True)
+        # A folder of its own for each run: the runner would take an earlier run's variables over.
+        private = tempfile.mkdtemp(prefix="runner-", dir=tmp_path)
         done = ansible_runner.run(
-            private_data_dir=str(private),
+            private_data_dir=private,
             project_dir=str(ROOT),
             inventory=str(ROOT / inventory),
             playbook=playbook,
