@@ -187,7 +187,7 @@ class ActionModule(ActionBase):
         phase: Phase | None,
         receipts: Path,
     ) -> dict[str, Any]:
-        checks = () if phase is None else select(phase)
+        checks = () if judgement.phase is None else select(judgement.phase)
         report = Report(
             phase="observe" if phase is None else phase.value,
             time=datetime.now(UTC),
@@ -200,7 +200,9 @@ class ActionModule(ActionBase):
                 "launch": judgement.launch,
             },
         )
-        if phase is Phase.VERIFY or (phase is not None and judgement.findings):
+        if phase is Phase.VERIFY and judgement.phase is None:
+            display.display("nothing serves this launch yet: the run without --check will judge it")
+        elif phase is Phase.VERIFY or (phase is not None and judgement.findings):
             display.display(to_table(report))
         if phase is Phase.VERIFY and not material.predicting:
             _write(receipts, report, judgement, material)

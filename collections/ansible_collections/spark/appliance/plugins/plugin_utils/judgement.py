@@ -158,6 +158,7 @@ class Judgement:
 
     Parameters:
         findings: what is wrong, the most severe first.
+        phase: the checks that took part, None where none did.
         profile: the profile that was judged, empty where none could be chosen.
         launch: id of the rendered launch, empty where none could be rendered.
         plan: what each node has to do, by role.
@@ -166,6 +167,7 @@ class Judgement:
     """
 
     findings: tuple[Finding, ...]
+    phase: Phase | None = None
     profile: str = ""
     launch: str = ""
     plan: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -351,11 +353,16 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
         receipt=material.receipt,
     )
     if set(facts) != set(site.nodes):
-        return Judgement(tuple(judge(context, Phase.PREFLIGHT)), profile.name, context=context)
+        return Judgement(
+            tuple(judge(context, Phase.PREFLIGHT)),
+            Phase.PREFLIGHT,
+            profile.name,
+            context=context,
+        )
     views = {node: node_view(facts[node], recipe) for node in site.nodes}
     findings = [view for view in views.values() if isinstance(view, Finding)]
     if findings:
-        return Judgement(tuple(ordered(findings)), profile.name, context=context)
+        return Judgement(tuple(ordered(findings)), None, profile.name, context=context)
     salt = "\n".join(text for _, text in sorted(material.templates.items()))
     launches = render(
         recipe,
@@ -375,7 +382,7 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     try:
         plans, planned = _plans(material, facts, launches, starts)
     except SectionUnknownError as unknown:
-        return Judgement((_unknown(unknown),), profile.name, context=context)
+        return Judgement((_unknown(unknown),), None, profile.name, context=context)
     cutover = any(plan["cutover"]["needed"] for plan in plans.values())
     if phase in {None, Phase.PREFLIGHT}:
         findings += planned
@@ -399,6 +406,7 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     launch_id = launches[site.head].id
     return Judgement(
         tuple(ordered(dict.fromkeys(findings))),
+        effective,
         profile.name,
         launch_id,
         plans,
