@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import ansible_runner
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# Ansible's commands are those of the environment that runs the tests.
+COMMANDS = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def run_playbook(tmp_path: Path) -> RunPlaybook:
             extravars=extra or {},
             quiet=True,
             rotate_artifacts=3,
-            envvars={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "PATH": os.environ["PATH"]},
+            envvars={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "PATH": COMMANDS},
         )
         failures: list[str] = []
         contacted: set[str] = set()
