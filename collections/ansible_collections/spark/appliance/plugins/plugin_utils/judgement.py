@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,7 +47,6 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.findings import (
     Finding,
     Severity,
     ordered,
-    refusals,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.launch import (
     NodeLaunch,
@@ -499,8 +498,3 @@ def _plans(
 def _installed(node: NodeFacts, unit: str) -> bool:
     known = node.units.get(unit)
     return known is not None and known.load == "loaded"
-
-
-def refused(judgement: Judgement) -> Sequence[Finding]:
-    """Return the findings that refuse the next step."""
-    return refusals(judgement.findings)
