@@ -15,8 +15,8 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (
     declared,
     judge,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.facts import NodeFacts
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Severity
-from ansible_collections.spark.appliance.plugins.plugin_utils.reach import Path as RailPath
 
 from tests.fixtures.nodes import edits as e
 from tests.fixtures.nodes.compose import (
@@ -26,6 +26,7 @@ from tests.fixtures.nodes.compose import (
     SERVING,
     WEIGHTS,
     Edit,
+    Tree,
     observe,
     tree,
 )
@@ -122,7 +123,10 @@ CASES = [
     Case(
         "NET-06",
         {"bravo": [e.address(B1, "10.77.0.112/24")]},
-        errors=(("fabric.addresses", "bravo"),),
+        errors=(
+            ("fabric.reach", "bravo"),
+            ("fabric.addresses", "bravo"),
+        ),
         warnings=(("fabric.rails_apart", "bravo"),),
     ),
     Case(
@@ -134,7 +138,7 @@ CASES = [
                 e.remove("/sys/class/infiniband/roceP2p1s0f1/ports/1/gid_attrs/types/3"),
             ]
         },
-        errors=(("fabric.addresses", "bravo"), ("rdma.gid", "bravo")),
+        errors=(("fabric.reach", "bravo"), ("fabric.addresses", "bravo"), ("rdma.gid", "bravo")),
     ),
     Case(
         "NET-07-half-port",
@@ -162,7 +166,10 @@ CASES = [
     Case(
         "NET-12",
         {"bravo": [e.address(A1, "169.254.28.198/16")]},
-        errors=(("fabric.addresses", "bravo"),),
+        errors=(
+            ("fabric.reach", "bravo"),
+            ("fabric.addresses", "bravo"),
+        ),
         warnings=(("fabric.link_local", "bravo"),),
     ),
     Case(
@@ -216,7 +223,7 @@ CASES = [
     Case(
         "NET-17",
         {"bravo": [e.remove_links(A0, A1, B0, B1)]},
-        errors=(("fabric.card", "bravo"), ("fabric.rails", "bravo")),
+        errors=(("fabric.reach", "bravo"), ("fabric.card", "bravo"), ("fabric.rails", "bravo")),
     ),
     Case(
         "NET-19",
@@ -227,7 +234,7 @@ CASES = [
                 e.kernel_line(700.0, "cx7-pcie-hotplug MTKP0001:00: Cable removal"),
             ]
         },
-        errors=(("fabric.card", "bravo"), ("fabric.rails", "bravo")),
+        errors=(("fabric.reach", "bravo"), ("fabric.card", "bravo"), ("fabric.rails", "bravo")),
         infos=(("rdma.power_saving", "bravo"),),
     ),
     Case(
@@ -296,13 +303,12 @@ CASES = [
     # C. ranks
     Case(
         "RAY-01",
-        changes={
-            "ray_nodes": [
-                {"address": "198.51.100.11", "alive": True, "gpus": 1.0},
-                *({"address": f"10.77.0.{n}", "alive": True, "gpus": 1.0} for n in (12, 13, 14)),
+        {
+            "bravo": [
+                e.text("/_commands/ss-established.txt", "10.77.0.11:6379", "198.51.100.11:6379")
             ]
         },
-        errors=(("serving.ray_nodes", ""),),
+        errors=(("serving.ranks", "bravo"),),
     ),
     Case(
         "RAY-02",
@@ -313,12 +319,7 @@ CASES = [
     Case(
         "RAY-03",
         {"delta": [e.write("/_commands/ss-established.txt", "")]},
-        changes={
-            "ray_nodes": [
-                {"address": f"10.77.0.{n}", "alive": True, "gpus": 1.0} for n in (11, 12, 13)
-            ]
-        },
-        errors=(("serving.ranks", "delta"), ("serving.ray_nodes", "")),
+        errors=(("serving.ranks", "delta"),),
     ),
     Case(
         "RAY-03-three-nodes",
@@ -1092,8 +1093,8 @@ def test_case(case: Case) -> None:
 
 def test_every_check_has_a_case_that_it_fails() -> None:
     failed = {check for case in CASES for check, _, _ in case.expected}
-    # These have tests of their own, here and in test_fleets.py.
-    assert {entry.id for entry in declared()} - failed == {"fabric.reach", "drift.node"}
+    # It has tests of its own in test_fleets.py.
+    assert {entry.id for entry in declared()} - failed == {"drift.node"}
 
 
 def test_every_finding_of_the_cases_says_what_to_do() -> None:
@@ -1103,48 +1104,56 @@ def test_every_finding_of_the_cases_says_what_to_do() -> None:
         assert all((finding.title, finding.expected, finding.found, finding.remedy)), finding
 
 
-NUMBERS = {name: 11 + index for index, name in enumerate(NODES)}
-
-
-def _path(rail: str, node: str, peer: str, **answers: Any) -> RailPath:
-    interface, network = (A1, 0) if rail == "a" else (B1, 1)
-    answered = {"sent": 3, "received": 3} | answers
-    address = f"10.77.{network}.{NUMBERS[peer]}"
-    return RailPath(node, rail, interface, peer, address, 8972, **answered)
-
-
-def _paths(**lost: Any) -> list[RailPath]:
-    """Return all paths; those from and to the named pairs have lost packets."""
-    return [
-        _path(rail, node, peer, **lost.get(f"{node}_{peer}", {}))
-        for rail in ("a", "b")
-        for node in NODES
-        for peer in NODES
-        if node != peer
-    ]
-
-
 def test_net_10_path_mtu_is_told_apart_from_host_mtu() -> None:
-    narrow = {"received": 0, "small_received": 3}
-    judged = judge(context(paths=_paths(alpha_bravo=narrow)), Phase.GATE)
+    judged = judge(context(edits={"alpha": [e.lose(A1, "bravo", small=3)]}), Phase.GATE)
     assert found(judged) == {("fabric.reach", "alpha", ERROR)}
     assert {finding.evidence for finding in judged} == {"fabric.reach_path_mtu"}
 
 
 def test_net_18_a_ring_is_refused() -> None:
-    dark = {"received": 0, "small_received": 0}
-    opposite = ("alpha_charlie", "charlie_alpha", "bravo_delta", "delta_bravo")
-    judged = judge(context(paths=_paths(**dict.fromkeys(opposite, dark))), Phase.GATE)
+    opposite = dict(zip(NODES, (*NODES[2:], *NODES[:2]), strict=True))
+    edits = {
+        name: [e.lose(rail, peer, small=0) for rail in (A1, B1)] for name, peer in opposite.items()
+    }
+    judged = judge(context(edits=edits), Phase.GATE)
     assert found(judged) == {("fabric.reach", "", ERROR)}
     assert {finding.evidence for finding in judged} == {"fabric.topology"}
+    assert len(judged) == 2, "one for each rail"
 
 
-def test_paths_that_all_answer_are_no_finding() -> None:
-    assert judge(context(paths=_paths()), Phase.GATE) == []
+@pytest.mark.parametrize("phase", [Phase.GATE, Phase.VERIFY])
+def test_a_node_that_proved_no_path_is_a_finding(phase: Phase) -> None:
+    whole = context()
+    sections = {
+        key: value for key, value in whole.facts["bravo"].sections.items() if key != "reach"
+    }
+    facts = {**whole.facts, "bravo": NodeFacts("bravo", sections)}
+    judged = judge(replace(whole, facts=facts), phase)
+    assert found(judged) == {("observe.reach", "bravo", ERROR)}
 
 
-def test_paths_that_nobody_probed_are_a_finding() -> None:
-    assert found(judge(context(paths=_paths()[1:]), Phase.GATE)) == {("fabric.reach", "", ERROR)}
+def test_a_path_that_a_node_left_out_is_a_finding() -> None:
+    def forget(tree: Tree) -> None:
+        tree.reach["paths"].pop()
+
+    judged = judge(context(edits={"bravo": [forget]}), Phase.VERIFY)
+    assert found(judged) == {("fabric.reach", "", ERROR)}
+    assert judged[0].expected == "a probe of bravo → delta on rail B"
+
+
+@pytest.mark.parametrize(
+    ("said", "part"),
+    [
+        (e.remove(f"/_commands/ping-{A1}-10.77.0.13-8972.txt"), "ping: not installed"),
+        (e.write(f"/_commands/ping-{A1}-10.77.0.13-8972.txt", "\x00\x01"), "binary"),
+        (e.write(f"/_commands/ping-{A1}-10.77.0.13-8972.txt", "3 Pakete\n"), "3 Pakete"),
+        (e.status(f"ping-{A1}-10.77.0.13-8972", "timeout"), "not finished"),
+    ],
+)
+def test_a_ping_that_did_not_run_is_a_finding(said: Edit, part: str) -> None:
+    judged = judge(context(edits={"bravo": [said]}), Phase.VERIFY)
+    assert found(judged) == {("fabric.reach", "bravo", ERROR)}
+    assert part in judged[0].found
 
 
 def test_upg_10_a_tool_that_hangs_is_unknown_and_bounded() -> None:

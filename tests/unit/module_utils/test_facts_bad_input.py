@@ -36,7 +36,7 @@ TEN_MB = b"all work and no play\n" * 500_000
 TOOLS: dict[str, set[str]] = {
     identity.UNAME.name: {"identity"},
     "systemctl-show": {"memory", "display", "avahi", "units"},
-    network.ADDR.name: {"network"},
+    network.ADDR.name: {"network", "reach"},
     network.ROUTE.name: {"network"},
     gpu.GPU.name: {"gpu"},
     gpu.TENANTS.name: {"gpu"},

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
 import pytest
 from ansible_collections.spark.appliance.plugins.module_utils._ping import (
@@ -69,11 +68,11 @@ def test_packets_are_not_fragmented_and_leave_by_the_rail() -> None:
     assert "-w" not in argv
 
 
-def answers(large: str, small: str, asked: list[str]) -> Runner:
-    def runner(argv: Sequence[str]) -> str:
-        size = argv[argv.index("-s") + 1]
-        asked.append(size)
-        return large if size == "8972" else small
+def answers(large: str, small: str, asked: list[int]) -> Runner:
+    def runner(interface: str, address: str, payload_bytes: int) -> str:
+        assert (interface, address) == (PROBE.interface, PROBE.address)
+        asked.append(payload_bytes)
+        return large if payload_bytes == 8972 else small
 
     return runner
 
@@ -81,19 +80,19 @@ def answers(large: str, small: str, asked: list[str]) -> Runner:
 @pytest.mark.parametrize(
     ("large", "small", "sizes", "expected"),
     [
-        (ANSWERED, "", ["8972"], {"received": 3, "small_received": None, "error": ""}),
-        (TOO_LONG, "", ["8972"], {"local_mtu": 1500, "small_received": None, "error": ""}),
-        (SILENT, ANSWERED, ["8972", "56"], {"received": 0, "small_received": 3, "error": ""}),
-        (SILENT, SILENT, ["8972", "56"], {"received": 0, "small_received": 0, "error": ""}),
-        (SILENT, "", ["8972", "56"], {"error": "ping printed nothing"}),
-        ("", ANSWERED, ["8972"], {"error": "ping printed nothing"}),
-        ("0 packets transmitted, 0 received", "", ["8972"], {"error": "ping sent nothing"}),
+        (ANSWERED, "", [8972], {"received": 3, "small_received": None, "error": ""}),
+        (TOO_LONG, "", [8972], {"local_mtu": 1500, "small_received": None, "error": ""}),
+        (SILENT, ANSWERED, [8972, 56], {"received": 0, "small_received": 3, "error": ""}),
+        (SILENT, SILENT, [8972, 56], {"received": 0, "small_received": 0, "error": ""}),
+        (SILENT, "", [8972, 56], {"error": "ping printed nothing"}),
+        ("", ANSWERED, [8972], {"error": "ping printed nothing"}),
+        ("0 packets transmitted, 0 received", "", [8972], {"error": "ping sent nothing"}),
     ],
 )
 def test_small_packets_are_asked_for_only_where_they_tell_something(
-    large: str, small: str, sizes: list[str], expected: dict[str, object]
+    large: str, small: str, sizes: list[int], expected: dict[str, object]
 ) -> None:
-    asked: list[str] = []
+    asked: list[int] = []
     result = prove(PROBE, 8972, answers(large, small, asked))
     assert asked == sizes
     assert expected.items() <= result.items()
@@ -102,7 +101,7 @@ def test_small_packets_are_asked_for_only_where_they_tell_something(
 def test_all_paths_are_proven_at_once_and_told_in_their_order() -> None:
     together = threading.Barrier(6, timeout=5)
 
-    def runner(_: Sequence[str]) -> str:
+    def runner(*_: object) -> str:
         together.wait()
         return ANSWERED
 
@@ -112,5 +111,5 @@ def test_all_paths_are_proven_at_once_and_told_in_their_order() -> None:
 
 
 def test_a_real_ping_of_loopback_is_answered_or_says_why_not() -> None:
-    echo = parse_ping(run(ping_argv("lo", "127.0.0.1", 56)))
+    echo = parse_ping(run("lo", "127.0.0.1", 56))
     assert echo.received == 3 or echo.error

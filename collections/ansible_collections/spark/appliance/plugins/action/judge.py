@@ -44,6 +44,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.plan import (
     FabricPolicy,
     HardenPolicy,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.reach import reach_request
 from ansible_collections.spark.appliance.plugins.plugin_utils.receipt import Receipt, last_good
 from ansible_collections.spark.appliance.plugins.plugin_utils.recipe import (
     Recipe,
@@ -138,6 +139,7 @@ class ActionModule(ActionBase):
                     **result,
                     "changed": False,
                     "serving": serving_request(recipe, site),
+                    "reach": reach_request(site.rails, site.fabric_mtu),
                     "plan": dict.fromkeys(site.nodes, no_plan()),
                 }
             receipts = root / "receipts"
@@ -213,6 +215,7 @@ class ActionModule(ActionBase):
             **result,
             "changed": False,
             "serving": serving_request(material.recipe, material.site),
+            "reach": reach_request(material.site.rails, material.site.fabric_mtu),
             "profile": judgement.profile,
             "launch": judgement.launch,
             "plan": judgement.plan,

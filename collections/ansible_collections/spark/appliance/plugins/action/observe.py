@@ -26,6 +26,8 @@ class ActionModule(ActionBase):
             "units": list(OBSERVED_UNITS),
             "reference_epoch_s": time.time(),
         }
+        if reach := self._task.args.get("reach"):
+            asked["reach"] = reach
         try:
             seen: dict[str, Any] = self._execute_module(
                 module_name="spark.appliance.node_facts", module_args=asked, task_vars=task_vars

@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 COUNT = 3
@@ -18,6 +18,8 @@ WAIT_S = 1
 TIMEOUT_S = 10
 SMALL_PAYLOAD_BYTES = 56
 WORKERS = 32
+# 20 bytes of IPv4 header and 8 of ICMP header share the MTU with the payload.
+IPV4_ICMP_BYTES = 28
 
 # iputils 20221126 and older releases write these with a colon and with an equals sign.
 _LOCAL = re.compile(r"message too long, mtu[:=] ?(\d+)")
@@ -55,7 +57,8 @@ class Echo:
     error: str = ""
 
 
-Runner = Callable[[Sequence[str]], str]
+# Sends one probe: netdev, address, ICMP payload in bytes → everything that ping printed.
+Runner = Callable[[str, str, int], str]
 
 
 def ping_argv(interface: str, address: str, payload_bytes: int) -> list[str]:
@@ -66,11 +69,12 @@ def ping_argv(interface: str, address: str, payload_bytes: int) -> list[str]:
     ]  # fmt: skip
 
 
-def run(argv: Sequence[str]) -> str:
+def run(interface: str, address: str, payload_bytes: int) -> str:
     """Return stdout and stderr of a bounded call in the C locale, whatever its exit status."""
+    argv = ping_argv(interface, address, payload_bytes)
     try:
         done = subprocess.run(
-            list(argv),
+            argv,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -102,16 +106,8 @@ def parse_ping(text: str) -> Echo:
     )
 
 
-def prove(probe: Probe, payload_bytes: int, runner: Runner = run) -> dict[str, Any]:
-    """Return what a path lets through; a small packet follows only where large ones are lost."""
-    echo = parse_ping(runner(ping_argv(probe.interface, probe.address, payload_bytes)))
-    small: int | None = None
-    error = echo.error
-    if not error and echo.sent == 0 and echo.local_mtu is None:
-        error = "ping sent nothing"
-    if not error and echo.received == 0 and echo.local_mtu is None:
-        second = parse_ping(runner(ping_argv(probe.interface, probe.address, SMALL_PAYLOAD_BYTES)))
-        small, error = second.received, second.error
+def answer(probe: Probe, payload_bytes: int, echo: Echo, small: int | None) -> dict[str, Any]:
+    """Return a path's result as the judge reads it."""
     return {
         **asdict(probe),
         "payload_bytes": payload_bytes,
@@ -120,8 +116,21 @@ def prove(probe: Probe, payload_bytes: int, runner: Runner = run) -> dict[str, A
         "local_mtu": echo.local_mtu,
         "path_mtu": echo.path_mtu,
         "small_received": small,
-        "error": error,
+        "error": echo.error,
     }
+
+
+def prove(probe: Probe, payload_bytes: int, runner: Runner = run) -> dict[str, Any]:
+    """Return what a path lets through; a small packet follows only where large ones are lost."""
+    echo = parse_ping(runner(probe.interface, probe.address, payload_bytes))
+    small: int | None = None
+    error = echo.error
+    if not error and echo.sent == 0 and echo.local_mtu is None:
+        error = "ping sent nothing"
+    if not error and echo.received == 0 and echo.local_mtu is None:
+        second = parse_ping(runner(probe.interface, probe.address, SMALL_PAYLOAD_BYTES))
+        small, error = second.received, second.error
+    return answer(probe, payload_bytes, replace(echo, error=error), small)
 
 
 def prove_all(

@@ -36,6 +36,40 @@ options:
     type: list
     elements: str
     default: []
+  reach:
+    description: Paths over the rails to prove with unfragmented packets; without it none is.
+    type: dict
+    suboptions:
+      mtu:
+        description: Ethernet MTU of the rails in bytes, of which IPv4 and ICMP headers take 28.
+        type: int
+        required: true
+      paths:
+        description: The paths, from this node to the same rail of each peer.
+        type: list
+        elements: dict
+        required: true
+        suboptions:
+          node:
+            description: This node.
+            type: str
+            required: true
+          rail:
+            description: V(a) or V(b).
+            type: str
+            required: true
+          source:
+            description: This node's own address on the rail; the netdev that holds it sends.
+            type: str
+            required: true
+          peer:
+            description: Name of the peer.
+            type: str
+            required: true
+          address:
+            description: The peer's address on the rail.
+            type: str
+            required: true
   reference_epoch_s:
     description: The control node's clock, in seconds since 1970; without it no skew is told.
     type: float
@@ -86,13 +120,33 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.spark.appliance.plugins.module_utils._facts.gather import gather
 from ansible_collections.spark.appliance.plugins.module_utils._facts.host import Unknown, open_host
+from ansible_collections.spark.appliance.plugins.module_utils._facts.reach import Reach
 from ansible_collections.spark.appliance.plugins.module_utils._facts.systemd import Request
 
+_TEXT = {"type": "str", "required": True}
 ARGUMENTS: dict[str, Any] = {
     "root": {"type": "path", "default": "/"},
     "paths": {"type": "list", "elements": "str", "default": []},
     "units": {"type": "list", "elements": "str", "default": []},
     "weights": {"type": "list", "elements": "str", "default": []},
+    "reach": {
+        "type": "dict",
+        "options": {
+            "mtu": {"type": "int", "required": True},
+            "paths": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "node": _TEXT,
+                    "rail": _TEXT,
+                    "source": _TEXT,
+                    "peer": _TEXT,
+                    "address": _TEXT,
+                },
+            },
+        },
+    },
     "reference_epoch_s": {"type": "float"},
     "deadline": {"type": "float", "default": 30.0},
 }
@@ -106,6 +160,7 @@ def main() -> None:
         units=tuple(asked["units"]),
         weights=tuple(asked["weights"]),
         reference_epoch_s=asked["reference_epoch_s"],
+        reach=None if asked["reach"] is None else Reach.of(asked["reach"]),
     )
     try:
         host = open_host(asked["root"])

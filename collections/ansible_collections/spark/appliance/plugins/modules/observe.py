@@ -15,6 +15,10 @@ version_added: 0.1.0
 author: spark-appliance contributors (@spark-appliance)
 extends_documentation_fragment: [spark.appliance.attributes_action]
 options:
+  reach:
+    description: Option O(spark.appliance.node_facts#module:reach); empty proves no path.
+    type: dict
+    default: {}
   serving:
     description: Options of M(spark.appliance.serving_probe) without its key; empty asks nothing.
     type: dict

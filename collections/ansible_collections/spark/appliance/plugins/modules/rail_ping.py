@@ -78,10 +78,12 @@ paths:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.spark.appliance.plugins.module_utils._ping import Probe, prove_all
+from ansible_collections.spark.appliance.plugins.module_utils._ping import (
+    IPV4_ICMP_BYTES,
+    Probe,
+    prove_all,
+)
 
-# 20 bytes of IPv4 header and 8 of ICMP header share the MTU with the payload.
-IPV4_ICMP_BYTES = 28
 _TEXT = {"type": "str", "required": True}
 ARGUMENTS: dict[str, Any] = {
     "mtu": {"type": "int", "required": True},

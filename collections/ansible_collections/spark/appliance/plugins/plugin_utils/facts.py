@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from ansible_collections.spark.appliance.plugins.plugin_utils.reach import Path
 from pydantic import TypeAdapter, ValidationError
 
 SCHEMA = 1
@@ -696,6 +697,10 @@ class NodeFacts:
     @property
     def rdma(self) -> Rdma:
         return self._section("rdma", Rdma)
+
+    @property
+    def reach(self) -> list[Path]:
+        return self._section("reach", list[Path])
 
     @property
     def gpu(self) -> Gpu:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from ipaddress import IPv4Interface
 from typing import Any
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import (
@@ -14,10 +15,12 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.findings import (
     ordered,
 )
 
+RAILS = ("a", "b")
+
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What module ``rail_ping`` saw from a rail of one node to the same rail of a peer.
+    """What ping saw from a rail of one node to the same rail of a peer.
 
     Parameters:
         node: the node that probed.
@@ -53,14 +56,40 @@ class Path:
         return cls(**{entry.name: item[entry.name] for entry in fields(cls)})
 
     @property
-    def label(self) -> str:
-        """The path for a reader."""
-        return f"{self.node} → {self.peer} on rail {self.rail.upper()} ({self.interface})"
-
-    @property
     def reached(self) -> bool:
         """Whether any packet was answered."""
         return not self.error and (self.received > 0 or bool(self.small_received))
+
+
+def reach_request(rails: Mapping[str, Sequence[str]], mtu: int) -> dict[str, dict[str, Any]]:
+    """Return for each node the paths that it has to prove: option ``reach`` of ``node_facts``.
+
+    Parameters:
+        rails: rail addresses with prefix length by node, rail A first.
+        mtu: Ethernet MTU of the rails in bytes.
+    """
+    hosts = {
+        name: dict(zip(RAILS, (str(IPv4Interface(text).ip) for text in listed), strict=False))
+        for name, listed in rails.items()
+    }
+    return {
+        name: {
+            "mtu": mtu,
+            "paths": [
+                {
+                    "node": name,
+                    "rail": rail,
+                    "source": source,
+                    "peer": peer,
+                    "address": theirs[rail],
+                }
+                for peer, theirs in hosts.items()
+                for rail, source in own.items()
+                if peer != name and rail in theirs
+            ],
+        }
+        for name, own in hosts.items()
+    }
 
 
 class Topology(StrEnum):
@@ -110,15 +139,27 @@ def _finding(
     return Finding(f"fabric.{rule}", node, severity, title, expected, found, remedy, variable)
 
 
-def _judge_path(path: Path, mtu: int) -> Iterator[Finding]:
+def _alike(paths: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
+    """Yield the paths of a node that answered alike as one: it, its label and its addresses."""
+    groups: dict[Path, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(replace(path, peer="", address=""), []).append(path)
+    for path, group in groups.items():
+        interface = f" ({path.interface})" if path.interface else ""
+        peers = ", ".join(member.peer for member in group)
+        label = f"{path.node} → {peers} on rail {path.rail.upper()}{interface}"
+        yield path, label, ", ".join(member.address for member in group)
+
+
+def _judge_alike(path: Path, label: str, addresses: str, mtu: int) -> Iterator[Finding]:
     if path.error:
         yield _finding(
             path.node,
             "reach_probe",
             "every path can be probed",
-            expected=f"an answer of ping for {path.label}",
+            expected=f"an answer of ping for {label}",
             found=path.error,
-            remedy="make ping work on the node; the path was not judged",
+            remedy="see that the rail has its address and that ping works; the path was not judged",
         )
     elif path.received == path.sent:
         return
@@ -138,7 +179,7 @@ def _judge_path(path: Path, mtu: int) -> Iterator[Finding]:
             "reach_loss",
             "no packet is lost on a rail",
             severity=Severity.WARNING,
-            expected=f"{path.sent} of {path.sent} answers for {path.label}",
+            expected=f"{path.sent} of {path.sent} answers for {label}",
             found=f"{path.received} of {path.sent}",
             remedy="look at cable, transceiver and switch port",
         )
@@ -148,7 +189,7 @@ def _judge_path(path: Path, mtu: int) -> Iterator[Finding]:
             path.node,
             "reach_path_mtu",
             "the path carries what the rails are set to",
-            expected=f"{path.payload_bytes} B of payload unfragmented for {path.label}",
+            expected=f"{path.payload_bytes} B of payload unfragmented for {label}",
             found=f"0 of {path.sent} answers, but {path.small_received} to small packets{limit}",
             remedy="raise the MTU of the switch ports, or lower it on all nodes",
             variable="appliance_fabric_mtu",
@@ -158,23 +199,29 @@ def _judge_path(path: Path, mtu: int) -> Iterator[Finding]:
             path.node,
             "reach_peer",
             "every node reaches every other on every rail",
-            expected=f"answers of {path.address} for {path.label}",
+            expected=f"answers of {addresses} for {label}",
             found=f"none to {path.sent} large nor to small packets",
             remedy="look at the peer's rail, the cable and the switch; a firewall may drop ICMP",
         )
 
 
-def _missing(paths: Sequence[Path], nodes: Sequence[str], rails: Sequence[str]) -> Iterator[str]:
+def _missing(
+    paths: Sequence[Path], nodes: Sequence[str], rails: Sequence[str], unread: Collection[str]
+) -> Iterator[str]:
     seen = {(path.node, path.peer, path.rail) for path in paths}
     for rail in rails:
         for node in nodes:
-            for peer in nodes:
-                if node != peer and (node, peer, rail) not in seen:
-                    yield f"{node} → {peer} on rail {rail.upper()}"
+            peers = [peer for peer in nodes if node != peer and (node, peer, rail) not in seen]
+            if peers and node not in unread:
+                yield f"{node} → {', '.join(peers)} on rail {rail.upper()}"
 
 
 def judge_reach(
-    paths: Sequence[Path], nodes: Sequence[str], rails: Sequence[str], mtu: int
+    paths: Sequence[Path],
+    nodes: Sequence[str],
+    rails: Sequence[str],
+    mtu: int,
+    unread: Collection[str] = (),
 ) -> list[Finding]:
     """Return what keeps full packets from passing both ways between all nodes on all rails.
 
@@ -186,6 +233,7 @@ def judge_reach(
         nodes: all nodes; one alone has no path to prove.
         rails: the rails to prove, ``a`` and ``b``.
         mtu: Ethernet MTU of the rails in bytes.
+        unread: nodes that could not be asked, of which the caller has said so.
     """
     found: list[Finding] = []
     for rail in rails:
@@ -202,9 +250,9 @@ def judge_reach(
                 )
             )
             on_rail = [path for path in on_rail if path.reached or path.error]
-        for path in on_rail:
-            found += _judge_path(path, mtu)
-    for label in _missing(paths, nodes, rails):
+        for path, label, addresses in _alike(on_rail):
+            found += _judge_alike(path, label, addresses, mtu)
+    for label in _missing(paths, nodes, rails, unread):
         found.append(
             _finding(
                 "",

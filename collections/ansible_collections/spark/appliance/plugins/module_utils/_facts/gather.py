@@ -44,6 +44,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.packages im
     observe_packages,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._facts.rdma import observe_rdma
+from ansible_collections.spark.appliance.plugins.module_utils._facts.reach import observe_reach
 from ansible_collections.spark.appliance.plugins.module_utils._facts.storage import (
     observe_disk,
     observe_files,
@@ -106,25 +107,28 @@ def gather(host: Host, request: Request, deadline_s: float = DEADLINE_S) -> dict
         deadline_s: seconds after which a section that has not answered is unknown.
 
     Returns:
-        ``schema``, ``elapsed_s`` and ``sections``: for every name in :data:`SECTIONS` either
-        ``ok`` true with ``data`` or ``ok`` false with ``reason``.
+        ``schema``, ``elapsed_s`` and ``sections``: for every name in :data:`SECTIONS`, and for
+        ``reach`` where it was asked for, either ``ok`` true with ``data`` or ``ok`` false with
+        ``reason``.
     """
     started = time.monotonic()
+    wanted = dict(SECTIONS)
+    if (reach := request.reach) is not None:
+        wanted["reach"] = lambda host, _: observe_reach(host, reach)
     results: dict[str, Any] = {}
 
     def work(name: str) -> None:
-        results[name] = _observe(host, request, SECTIONS[name])
+        results[name] = _observe(host, request, wanted[name])
 
     # Daemon threads: a read that the kernel never answers must not keep the module from replying.
     threads = {
-        name: threading.Thread(target=work, args=(name,), name=name, daemon=True)
-        for name in SECTIONS
+        name: threading.Thread(target=work, args=(name,), name=name, daemon=True) for name in wanted
     }
     for thread in threads.values():
         thread.start()
     for thread in threads.values():
         thread.join(max(0.0, started + deadline_s - time.monotonic()))
     late = {"ok": False, "reason": f"not finished after {deadline_s:g} s"}
-    sections = {name: results.get(name, late) for name in SECTIONS}
+    sections = {name: results.get(name, late) for name in wanted}
     elapsed_s = round(time.monotonic() - started, 3)
     return {"schema": SCHEMA, "elapsed_s": elapsed_s, "sections": sections}

@@ -13,6 +13,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.host import
     Unknown,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._facts.processes import processes
+from ansible_collections.spark.appliance.plugins.module_utils._facts.reach import Reach
 
 SERVING_UNITS = ("spark-engine.service", "spark-api.service")
 DISPLAY_UNITS = ("gdm.service", "gdm3.service", "lightdm.service", "display-manager.service")
@@ -53,12 +54,14 @@ class Request:
         units: further systemd units.
         weights: directories with model weights.
         reference_epoch_s: the control node's clock when it asked, in seconds since 1970.
+        reach: paths over the rails to prove; None asks for no such section.
     """
 
     paths: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     reference_epoch_s: float | None = None
+    reach: Reach | None = None
 
     unit_names: tuple[str, ...] = field(init=False, default=())
 

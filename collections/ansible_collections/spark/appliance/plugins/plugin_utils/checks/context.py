@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -13,7 +13,6 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
     NodeFacts,
     SectionUnknownError,
 )
-from ansible_collections.spark.appliance.plugins.plugin_utils.reach import Path
 
 T = TypeVar("T")
 
@@ -153,8 +152,6 @@ class Context:
         image: the pinned image.
         launches: what was rendered, by node.
         serving: what the API server said of itself.
-        ray_nodes: Ray's nodes (address, alive, gpus) where Ray was asked.
-        paths: what the nodes reach over the rails, where it was probed.
         receipt: the last good receipt.
     """
 
@@ -164,8 +161,6 @@ class Context:
     image: ExpectedImage | None = None
     launches: Mapping[str, ExpectedLaunch] | None = None
     serving: Mapping[str, Any] | None = None
-    ray_nodes: Sequence[Mapping[str, Any]] | None = None
-    paths: Sequence[Path] | None = None
     receipt: Mapping[str, Any] | None = None
     _unknown: list[SectionUnknownError] = field(default_factory=list, repr=False, compare=False)
 

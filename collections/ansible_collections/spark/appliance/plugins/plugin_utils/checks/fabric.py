@@ -475,12 +475,14 @@ def link_local_rank(context: Context) -> Iterator[Problem]:
     cases=("NET-10", "NET-18", "NET-25", "BOOT-06"),
 )
 def reach(context: Context) -> Iterator[Problem]:
-    """Judged where the rails were probed: unfragmented packets prove a path, not ip link."""
-    if context.paths is None:
-        return
-    count = min(len(context.site.rail_interfaces(name)) for name in context.site.nodes)
+    """Unfragmented packets prove a path both ways; what ip link says of both ends does not."""
+    site = context.site
+    count = min(len(site.rail_interfaces(name)) for name in site.nodes)
     letters = [letter.lower() for letter in RAIL_NAMES[:count]]
-    for fault in judge_reach(context.paths, context.site.nodes, letters, context.site.fabric_mtu):
+    seen = dict(context.known("reach"))
+    paths = [path for listed in seen.values() for path in listed]
+    unread = set(site.nodes) - seen.keys()
+    for fault in judge_reach(paths, site.nodes, letters, site.fabric_mtu, unread):
         yield Problem(
             node=fault.node,
             expected=fault.expected,

@@ -175,32 +175,6 @@ def ranks(node: NodeFacts, context: Context) -> Iterator[Problem]:
 
 
 @check(
-    "serving.ray_nodes",
-    "Ray counts every node with its GPU",
-    scope=Scope.FLEET,
-    phases=SERVING,
-    remedy="read the engine's journal on the missing nodes",
-    cases=("RAY-01", "RAY-03"),
-)
-def ray_nodes(context: Context) -> Iterator[Problem]:
-    """Judged where the caller asked Ray; the addresses must be the ranks' own."""
-    if context.site.ray_port is None or context.ray_nodes is None:
-        return
-    alive = {str(entry["address"]) for entry in context.ray_nodes if entry.get("alive")}
-    wanted = {context.site.rank_address(name): name for name in context.site.nodes}
-    missing = [f"{name} ({address})" for address, name in wanted.items() if address not in alive]
-    foreign = sorted(alive - wanted.keys())
-    if missing or foreign:
-        parts = [f"missing {', '.join(missing)}"] if missing else []
-        parts += [f"foreign {', '.join(foreign)}"] if foreign else []
-        yield Problem(expected=f"{len(wanted)} alive ranks", found="; ".join(parts))
-    gpus = sum(float(entry.get("gpus", 0)) for entry in context.ray_nodes if entry.get("alive"))
-    needed = context.needs.gpus_per_node * len(wanted)
-    if not missing and gpus < needed:
-        yield Problem(expected=f"{needed} GPUs", found=f"{gpus:g}")
-
-
-@check(
     "serving.api",
     "the API server serves the profile",
     scope=Scope.FLEET,
