@@ -361,7 +361,7 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     views = {node: node_view(facts[node], recipe) for node in site.nodes}
     findings = [view for view in views.values() if isinstance(view, Finding)]
     if findings:
-        return Judgement(tuple(ordered(findings)), None, profile.name, context=context)
+        return _without_plan(findings, context, profile, material, phase)
     salt = "\n".join(text for _, text in sorted(material.templates.items()))
     launches = render(
         recipe,
@@ -381,7 +381,7 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     try:
         plans, planned = _plans(material, facts, launches, starts)
     except SectionUnknownError as unknown:
-        return Judgement((_unknown(unknown),), None, profile.name, context=context)
+        return _without_plan([_unknown(unknown)], context, profile, material, phase)
     cutover = any(plan["cutover"]["needed"] for plan in plans.values())
     if phase in {None, Phase.PREFLIGHT}:
         findings += planned
@@ -411,6 +411,27 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
         plans,
         envelope=envelope,
         context=context,
+    )
+
+
+def _without_plan(
+    faults: list[Finding],
+    context: Context,
+    profile: Profile,
+    material: Material,
+    phase: Phase | None,
+) -> Judgement:
+    """Return the judgement of nodes that nothing can be planned for, with all else that is wrong.
+
+    Parameters:
+        faults: why there is no plan; they speak for the launch that could not be rendered.
+    """
+    if phase is None:
+        return Judgement(tuple(ordered(faults)), None, profile.name, context=context)
+    judged = Phase.PREFLIGHT if material.predicting else phase
+    others = [found for found in judge(context, judged) if found.check != "context.launches"]
+    return Judgement(
+        tuple(ordered(dict.fromkeys([*faults, *others]))), judged, profile.name, context=context
     )
 
 
