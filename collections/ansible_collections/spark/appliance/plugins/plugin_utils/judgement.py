@@ -285,20 +285,22 @@ def _judge_watched(
     return gate(Gate.AFTER_START, envelope, watched=watched)
 
 
-def _judge_staged(plans: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Only what is staged on every node as it was rendered now may be started."""
+def _judge_staged(
+    plans: Mapping[str, Mapping[str, Any]], facts: Mapping[str, NodeFacts]
+) -> Iterator[Finding]:
+    """A staged launch whose files were changed since may not be started."""
     for node, plan in plans.items():
         launch = plan["launch"]
-        if launch["needed"]:
+        if launch["needed"] and launch["id"] in facts[node].launch.staged:
             lacking = [entry["path"] for entry in (*launch["files"], *launch["secrets"])]
             yield Finding(
-                "launch.staged",
+                "launch.files",
                 node,
                 Severity.ERROR,
-                "the launch is staged",
-                f"launch {launch['id']} as it is rendered now",
+                "the staged launch is as it was rendered",
+                f"the files of launch {launch['id']}",
                 f"{len(lacking)} files missing or different, first {lacking[0]}",
-                "run playbooks/launch.yml first",
+                "run playbooks/launch.yml",
             )
 
 
@@ -389,7 +391,7 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     if effective is not None:
         findings += judge(context, effective)
     if phase is Phase.GATE and cutover and not material.predicting:
-        findings += _judge_staged(plans)
+        findings += _judge_staged(plans, facts)
     envelope = None
     if phase in {Phase.GATE, Phase.AFTER_STOP} and cutover:
         envelope = _memory(material, profile)
