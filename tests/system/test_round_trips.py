@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from spark_lab.spec import NODES, Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = os.environ.get("LAB_INVENTORY", "inventories/lab")
@@ -18,14 +19,19 @@ INVENTORY = os.environ.get("LAB_INVENTORY", "inventories/lab")
 pytestmark = pytest.mark.lab
 
 
-def test_the_facts_of_every_node_come_in_one_round_trip() -> None:
-    ansible = Path(sys.executable).with_name("ansible")
-    argv = [str(ansible), "-i", INVENTORY, "spark", "--become", "-m", "spark.appliance.node_facts"]
+def test_a_whole_verify_costs_one_round_trip_a_node_and_one_more_to_ask_the_server(
+    lab: Lab,
+) -> None:
+    playbook = Path(sys.executable).with_name("ansible-playbook")
     logged = subprocess.run(
-        [*argv, "-vvv"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=180
+        [str(playbook), "-i", INVENTORY, "site.yml", "--tags", "verify", "-vvv"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=180,
     )
     trips = Counter(re.findall(r"^<([^>]+)> SSH: EXEC ", logged.stdout, re.MULTILINE))
-    answered = set(re.findall(r"^(\w+) \| SUCCESS", logged.stdout, re.MULTILINE))
-    assert len(answered) == len(trips) > 1
-    assert set(trips.values()) == {1}
+    head, *workers = (lab.management(node.number) for node in NODES)
+    assert trips == {head: 2, **dict.fromkeys(workers, 1)}
     assert "SSH: PUT" not in logged.stdout
