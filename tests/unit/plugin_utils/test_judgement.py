@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -223,6 +224,45 @@ def test_the_serving_request_names_the_bound_address_and_no_key() -> None:
     asked = serving_request(R13, SITE)
     assert (asked["address"], asked["port"]) == (SITE.api_bind, SITE.api_port)
     assert POLICY.api_key not in str(asked)
+
+
+def in_force(profile: str, launch: str = "fedcba9876543210") -> list[Edit]:
+    """Give a node a launch of this recipe that is in force."""
+    folder = "/etc/spark-appliance/launches"
+    content = json.dumps({"recipe": R13.name, "profile": profile})
+    return [
+        e.write(f"{folder}/{launch}/launch.json", content),
+        e.symlink("/etc/spark-appliance/current", f"launches/{launch}"),
+    ]
+
+
+def test_a_node_that_has_no_profile_takes_that_of_the_others() -> None:
+    edits = {name: in_force("fast") for name in NODES[:3]}
+    judged = judge_nodes(material(edits=edits), Phase.PREFLIGHT)
+    assert judged.profile == "fast"
+    assert not refusals(judged.findings)
+
+
+def test_nodes_left_with_two_launches_of_a_profile_are_told_of_and_brought_together() -> None:
+    edits = {name: in_force("fast") for name in NODES[:3]}
+    edits["delta"] = in_force("fast", "0f0f0f0f0f0f0f0f")
+    judged = judge_nodes(material(edits=edits), Phase.PREFLIGHT)
+    assert "launch.same" in ids(judged)
+    assert not refusals(judged.findings)
+    assert all(judged.plan[name]["cutover"]["needed"] for name in NODES)
+
+
+def test_nodes_left_with_two_profiles_are_refused_until_one_is_asked_for() -> None:
+    edits = {name: in_force("fast") for name in NODES[:3]}
+    edits["delta"] = in_force("balanced", "0f0f0f0f0f0f0f0f")
+    mixed = material(edits=edits)
+    for phase in (Phase.PREFLIGHT, Phase.VERIFY):
+        (finding,) = (f for f in judge_nodes(mixed, phase).findings if f.check == "launch.profile")
+        assert finding.severity is Severity.ERROR
+        assert finding.found == "alpha fast, bravo fast, charlie fast, delta balanced"
+    assert "launch.profile" not in ids(judge_nodes(mixed, None)), "a way back must not be refused"
+    asked = replace(mixed, policy=replace(POLICY, profile="fast"))
+    assert "launch.profile" not in ids(judge_nodes(asked, Phase.PREFLIGHT))
 
 
 def test_no_profile_runs_on_nodes_that_were_never_switched() -> None:

@@ -192,22 +192,47 @@ def serving_request(recipe: Recipe, site: Site) -> dict[str, Any]:
     }
 
 
-def running_profile(recipe: Recipe, facts: Mapping[str, NodeFacts]) -> str:
-    """Return the profile in force on all nodes, empty where they differ or have none.
+def profiles_in_force(recipe: Recipe, facts: Mapping[str, NodeFacts]) -> dict[str, str]:
+    """Return by node the profile in force; a node without one, or unreadable, is left out.
 
     Parameters:
         recipe: a launch of another recipe has no profile of this one in force.
         facts: facts by node.
     """
-    found = set()
-    for node in facts.values():
+    found = {}
+    for name, node in facts.items():
         try:
             content = node.launch.content or {}
         except SectionUnknownError:
-            return ""
-        found.add(content.get("profile") if content.get("recipe") == recipe.name else None)
-    name = found.pop() if len(found) == 1 else None
-    return name if isinstance(name, str) and name in recipe.profiles else ""
+            continue
+        profile = content.get("profile")
+        if content.get("recipe") == recipe.name and profile in recipe.profiles:
+            found[name] = profile
+    return found
+
+
+def running_profile(recipe: Recipe, facts: Mapping[str, NodeFacts]) -> str:
+    """Return the one profile in force, empty where there is none or nodes differ.
+
+    A node that has none, such as one that was installed anew, takes the others'.
+    """
+    found = set(profiles_in_force(recipe, facts).values())
+    return found.pop() if len(found) == 1 else ""
+
+
+def _judge_profile(policy: Policy, in_force: Mapping[str, str]) -> Iterator[Finding]:
+    """Where nodes were left with different profiles, only the operator can say which is meant."""
+    if not policy.profile and len(set(in_force.values())) > 1:
+        yield Finding(
+            "launch.profile",
+            "",
+            Severity.ERROR,
+            "all nodes have the same profile in force",
+            "one profile",
+            ", ".join(f"{node} {profile}" for node, profile in in_force.items()),
+            "say which shall serve: -e profile=NAME",
+            "appliance_profile",
+        )
 
 
 def _start(launch: NodeLaunch, material: Material) -> Start:
@@ -343,6 +368,7 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     """
     recipe, site, release = material.recipe, material.site, material.release
     facts = {name: NodeFacts.of(name, raw) for name, raw in material.facts.items()}
+    in_force = profiles_in_force(recipe, facts)
     name = material.policy.profile or running_profile(recipe, facts) or recipe.default_profile
     profile = recipe.profile(name)
     context = Context(
@@ -387,6 +413,9 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     cutover = any(plan["cutover"]["needed"] for plan in plans.values())
     if phase in {None, Phase.PREFLIGHT}:
         findings += planned
+    # A way back observes while nodes differ, and must not be refused for it.
+    if phase in {Phase.PREFLIGHT, Phase.VERIFY}:
+        findings += _judge_profile(material.policy, in_force)
     effective = _effective(phase, predicting=material.predicting, cutover=cutover)
     if effective is not None:
         findings += judge(context, effective)

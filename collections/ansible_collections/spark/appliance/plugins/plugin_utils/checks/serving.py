@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context import Context
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.registry import (
-    HOST,
     SERVING,
     Phase,
     Problem,
@@ -58,7 +57,8 @@ def current(node: NodeFacts, context: Context) -> Iterator[Problem]:
     "launch.same",
     "all nodes have the same launch in force",
     scope=Scope.FLEET,
-    phases=HOST,
+    phases=SERVING | {Phase.PREFLIGHT},
+    repaired_by="cutover",
     remedy="run site.yml, which brings all nodes to one launch",
     cases=("ANS-12", "ANS-05"),
 )
