@@ -11,7 +11,7 @@ from pathlib import Path
 from spark_lab.engine import LABEL
 from spark_lab.network import Cable, node_cables, plug
 from spark_lab.process import LabError, answers, run, say, wait_for
-from spark_lab.spec import MANAGEMENT, NODES, RELEASE_NUMBER, REPOSITORY, Lab
+from spark_lab.spec import MANAGEMENT, NODES, RELEASE_NUMBER, REPOSITORY, SUITES, Lab
 
 CLONE = "spark-lab.clone"
 RECIPE = "spark-lab.recipe"
@@ -72,7 +72,11 @@ def wanted_containers(lab: Lab, image: str, lxcfs: Path, public_key: str) -> lis
                 *("--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE"),
                 *("--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"),
                 *("--tmpfs", "/run:exec,mode=755", "--tmpfs", "/run/lock"),
-                *("-v", f"{lab.container(node.name)}-docker:/var/lib/docker"),
+                *(
+                    part
+                    for folder in lab.suite.volumes
+                    for part in ("-v", f"{_volume(lab, node.name, folder)}:{folder}")
+                ),
                 *("-v", f"{lxcfs}/proc/meminfo:/proc/meminfo:ro"),
                 *("--memory", str(node.memory_bytes), "--memory-swap", str(node.memory_bytes)),
                 *("--shm-size", str(SHM_BYTES), "--stop-signal", "SIGRTMIN+3"),
@@ -85,6 +89,10 @@ def wanted_containers(lab: Lab, image: str, lxcfs: Path, public_key: str) -> lis
         for node in NODES
     ]
     return [release, *nodes]
+
+
+def _volume(lab: Lab, node: str, folder: str) -> str:
+    return f"{lab.container(node)}-{Path(folder).name}"
 
 
 def remove_strangers(lab: Lab, wanted: list[Wanted]) -> None:
@@ -195,6 +203,8 @@ def _pid(container: str) -> int:
 def _remove(lab: Lab, name: str) -> None:
     container = lab.container(name)
     # Ansible keeps ssh connections open; ended from this side they do not stall its next run.
-    answers(["docker", "exec", container, "pkill", "-x", "sshd"])
+    answers(["docker", "exec", container, "pkill", "-x", "sshd(-session)?"])
     run(["docker", "rm", "-f", "-v", container])
-    answers(["docker", "volume", "rm", f"{container}-docker"])
+    # It may have been made of another suite than the one that is wanted now.
+    for folder in {folder for suite in SUITES.values() for folder in suite.volumes}:
+        answers(["docker", "volume", "rm", _volume(lab, name, folder)])

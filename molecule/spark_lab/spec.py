@@ -12,6 +12,7 @@ from spark_lab.process import LabError
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFAULT_NAME = "spark-lab"
 DEFAULT_BLOCK = 76
+DEFAULT_SUITE = "bookworm"
 
 GIB = 1 << 30
 
@@ -21,6 +22,30 @@ RAIL_B = "enP2p1s0f1np1"
 # Cage 0 holds no cable in the lab.
 UNPLUGGED = ("enp1s0f0np0", "enP2p1s0f0np0")
 RELEASE_PORT = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A Debian release that nodes are made of.
+
+    Args:
+        name: as Debian's archive calls it.
+        volumes: folders that must not lie on a container's own overlay, as Docker and containerd
+            lay overlays over what is in them.
+    """
+
+    name: str
+    volumes: tuple[str, ...]
+
+
+# Docker keeps images in its classic store on the first, in containerd's on the second.
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite("bookworm", ("/var/lib/docker",)),
+        Suite("trixie", ("/var/lib/docker", "/var/lib/containerd")),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +74,13 @@ class Lab:
     Args:
         name: prefix of everything made on this machine; interface names bound it to 10 characters.
         block: second octet of the management network; the rails have the one after it.
+        suite: what the nodes are made of.
         cache: what is built once per machine.
     """
 
     name: str = DEFAULT_NAME
     block: int = DEFAULT_BLOCK
+    suite: Suite = SUITES[DEFAULT_SUITE]
     cache: Path = field(default_factory=lambda: Path.home() / ".cache/spark-appliance")
 
     @property
@@ -99,10 +126,10 @@ class Lab:
 
 
 def lab_from(environ: Mapping[str, str]) -> Lab:
-    """Return the lab that `LAB_NAME`, `LAB_BLOCK` and `XDG_CACHE_HOME` ask for.
+    """Return the lab that `LAB_NAME`, `LAB_BLOCK`, `LAB_SUITE` and `XDG_CACHE_HOME` ask for.
 
     Raises:
-        LabError: a name that no interface can carry, or a block outside 1..253.
+        LabError: a name that no interface can carry, a block outside 1..253, or an unknown suite.
     """
     name = environ.get("LAB_NAME") or DEFAULT_NAME
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,9}", name):
@@ -115,8 +142,12 @@ def lab_from(environ: Mapping[str, str]) -> Lab:
     if name != DEFAULT_NAME and int(text) in {DEFAULT_BLOCK - 1, DEFAULT_BLOCK, DEFAULT_BLOCK + 1}:
         msg = f"LAB_NAME={name} needs a LAB_BLOCK of its own, at least 2 away from {DEFAULT_BLOCK}"
         raise LabError(msg)
+    suite = SUITES.get(environ.get("LAB_SUITE") or DEFAULT_SUITE)
+    if suite is None:
+        msg = f"LAB_SUITE={environ['LAB_SUITE']!r}: want one of {', '.join(SUITES)}"
+        raise LabError(msg)
     home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Lab(name=name, block=int(text), cache=home / "spark-appliance")
+    return Lab(name=name, block=int(text), suite=suite, cache=home / "spark-appliance")
 
 
 def current_lab() -> Lab:

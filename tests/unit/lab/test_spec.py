@@ -56,6 +56,17 @@ def test_a_second_lab_on_the_networks_of_the_first_is_refused(block: str) -> Non
         lab_from({"LAB_NAME": "second", "LAB_BLOCK": block})
 
 
+@pytest.mark.parametrize("suite", ["sid", "Trixie", "trixie ", "../trixie"])
+def test_a_suite_that_no_node_is_made_of_is_refused(suite: str) -> None:
+    with pytest.raises(LabError, match=r"LAB_SUITE=.*: want one of bookworm, trixie$"):
+        lab_from({"LAB_SUITE": suite})
+
+
+@pytest.mark.parametrize("chosen", [{}, {"LAB_SUITE": ""}, {"LAB_SUITE": "bookworm"}])
+def test_nodes_are_of_bookworm_unless_another_suite_is_chosen(chosen: dict[str, str]) -> None:
+    assert lab_from(chosen).suite.name == "bookworm"
+
+
 def test_the_digest_changes_with_content_mode_and_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
