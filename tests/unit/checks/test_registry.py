@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from tests.fixtures.nodes.compose import NODES, SERVING
 from tests.fixtures.nodes.fleet import context, found, plain_facts
 
-ROLES = {"harden", "fabric", "image", "weights"}
+ROLES = {"harden", "fabric", "image", "weights", "cutover"}
 
 
 @pytest.mark.parametrize("entry", declared(), ids=lambda entry: entry.id)
