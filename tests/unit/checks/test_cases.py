@@ -560,6 +560,35 @@ CASES = [
         errors=(("mdns.active", "bravo"),),
     ),
     Case(
+        "GUI-03-before-harden",
+        {"bravo": [e.unit("avahi-daemon.service", ActiveState="inactive", MainPID="0")]},
+        infos=(("mdns.active", "bravo"),),
+        phase=Phase.PREFLIGHT,
+        note="role harden starts it again",
+    ),
+    Case(
+        "GUI-03-until-the-next-boot",
+        {"bravo": [e.unit("avahi-daemon.service", UnitFileState="enabled-runtime")]},
+        errors=(("mdns.active", "bravo"),),
+    ),
+    Case(
+        "GUI-03-removed",
+        {
+            "bravo": [
+                e.unit(
+                    "avahi-daemon.service",
+                    ActiveState="inactive",
+                    MainPID="0",
+                    LoadState="not-found",
+                    UnitFileState="",
+                )
+            ]
+        },
+        errors=(("mdns.installed", "bravo"),),
+        phase=Phase.PREFLIGHT,
+        note="an autoremove took it, and no role installs packages",
+    ),
+    Case(
         "GUI-05",
         {
             name: [
@@ -596,6 +625,11 @@ CASES = [
     Case(
         "MDNS-02",
         {"bravo": [e.write("/etc/avahi/avahi-daemon.conf", f"deny-interfaces={A1},{B1}\n")]},
+        warnings=(("mdns.rails_visible", "bravo"),),
+    ),
+    Case(
+        "MDNS-02-allow-list",
+        {"bravo": [e.write("/etc/avahi/avahi-daemon.conf", "allow-interfaces=enP7s7\n")]},
         warnings=(("mdns.rails_visible", "bravo"),),
     ),
     # I. image

@@ -104,20 +104,39 @@ def collateral(node: NodeFacts, context: Context) -> Iterator[Problem]:
 
 
 @check(
+    "mdns.installed",
+    "avahi-daemon is installed",
+    scope=Scope.NODE,
+    phases=HOST,
+    remedy="install the package avahi-daemon and mark it as wanted (apt-mark manual), so that no "
+    "autoremove takes it along with the desktop",
+    cases=("GUI-03",),
+)
+def avahi_installed(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """Removing a desktop's packages can take avahi with it; no role installs packages."""
+    del context
+    if node.avahi.unit.load == "not-found":
+        yield Problem(expected="avahi-daemon.service", found="no such unit")
+
+
+@check(
     "mdns.active",
     "avahi-daemon runs and starts at boot",
     scope=Scope.NODE,
     phases=HOST,
-    remedy="systemctl enable --now avahi-daemon.service; reinstall avahi-daemon if it is gone",
+    repaired_by="harden",
+    remedy="run playbooks/harden.yml",
     cases=("GUI-03",),
 )
 def avahi_active(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """Node names under .local and the discovery of peers depend on it, so it must survive."""
     del context
     unit = node.avahi.unit
+    if unit.load == "not-found":
+        return
     if unit.active != "active":
         yield Problem(expected="avahi-daemon.service active", found=f"{unit.load}, {unit.active}")
-    elif unit.enabled not in {"enabled", "static", "enabled-runtime", "indirect"}:
+    elif unit.enabled not in {"enabled", "static", "indirect", "alias"}:
         yield Problem(expected="avahi-daemon.service enabled", found=unit.enabled or "no state")
 
 
@@ -127,16 +146,24 @@ def avahi_active(node: NodeFacts, context: Context) -> Iterator[Problem]:
     severity=Severity.WARNING,
     scope=Scope.NODE,
     phases=HOST,
-    remedy="take the rails off deny-interfaces in /etc/avahi/avahi-daemon.conf",
+    remedy="take the rails off deny-interfaces in /etc/avahi/avahi-daemon.conf, or put them on "
+    "allow-interfaces where there is such a list",
     cases=("MDNS-02",),
 )
 def rails_visible(node: NodeFacts, context: Context) -> Iterator[Problem]:
-    """A deny list with the rails on it leaves discovery blind there."""
+    """A deny list with the rails, or an allow list without them, leaves discovery blind there."""
     del context
+    avahi = node.avahi
     rails = {rail.name for rail in node.network.rails()}
-    denied = sorted(rails & set(node.avahi.deny_interfaces))
-    if denied:
+    if denied := sorted(rails & set(avahi.deny_interfaces)):
         yield Problem(expected="no rail on deny-interfaces", found=", ".join(denied))
+    cage = node.network.live_cage()
+    live = {rail.name for rail in node.network.rails() if rail.cage == cage and rail.carrier}
+    if avahi.allow_interfaces and (left_out := sorted(live - set(avahi.allow_interfaces))):
+        yield Problem(
+            expected=f"{', '.join(left_out)} on allow-interfaces, which is not empty",
+            found=", ".join(sorted(avahi.allow_interfaces)),
+        )
 
 
 @check(
