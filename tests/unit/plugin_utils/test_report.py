@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks import Phase, judge, select
@@ -20,6 +22,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.report import (
     to_table,
 )
 
+from tests.fixtures.nodes import edits as e
 from tests.fixtures.nodes.compose import FACTORY, NODES
 from tests.fixtures.nodes.fleet import context
 
@@ -121,13 +124,107 @@ def test_the_page_needs_no_other_file() -> None:
     assert "script" not in page.tags
 
 
+HOSTILE = {
+    "escape-sequence": "\x1b[2J\x1b[31mred\x1b]0;title\x07",
+    "c1-csi": "\x9b31mred",
+    "script": "<script>alert(1)</script>",
+    "attribute": "\" onload='alert(1)' x=\"",
+    "line-feeds": "fine\nalpha: all good\r\nerror  all",
+    "carriage-return": "bad\rgood",
+    "separators": "a\u2028b\u2029c\x85d",
+    "direction": "a\u202etxt.exe\u202c\u2066b\u2069",
+    "surrogate": "a\ud800b",
+    "not-utf8": b"caf\xe9 \xff\xfe".decode("utf-8", "replace"),
+    "kept-bytes": b"caf\xe9".decode("utf-8", "surrogateescape"),
+    "nul": "a\x00b",
+    "end-of-cdata": "]]> <![CDATA[",
+    "entity": "&amp; &#27; &lt;",
+    "markup": "[bold]x[/bold] [link=x]",
+    "braces": "{title} {0} {{ 1 + 1 }}",
+    "very-long": "x" * 3_000_000,
+    "long-with-escapes": "\x1b[31m" * 100_000,
+    "nasty": NASTY,
+}
+FIELDS = ("node", "expected", "found", "remedy", "evidence", "variable", "title")
+
+
+class _Texts(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: dict[str, int] = {}
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.attributes |= {key for key, _ in attrs}
+
+
+def _structure(page: str) -> tuple[dict[str, int], set[str]]:
+    seen = _Texts()
+    seen.feed(page)
+    return seen.tags, seen.attributes
+
+
+@pytest.mark.parametrize("severity", Severity)
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_string_of_a_node_is_harmless_in_every_form(
+    text: str, field: str, severity: Severity
+) -> None:
+    calm = _judgement(replace(_finding(severity), evidence="e", variable="v"))
+    changed: dict[str, Any] = {field: text}
+    judgement = _judgement(replace(calm.findings[0], **changed))
+    forms = render(judgement) | {"message": judgement.findings[0].message()}
+    for form, body in forms.items():
+        body.encode()
+        assert len(body) < 100_000, form
+        lines = body.split("\n")
+        assert all(line.isprintable() for line in lines), form
+    assert forms["message"].count("\n") == 0
+    assert len(json.loads(forms["json"])["findings"]) == 1
+    assert _structure(forms["html"]) == _structure(to_html(calm))
+    suite = ET.fromstring(forms["xml"].encode())  # noqa: S314 -- our own output
+    assert [element.tag for element in suite.iter()] == [
+        element.tag
+        for element in ET.fromstring(to_junit(calm).encode()).iter()  # noqa: S314 -- as above
+    ]
+    table = to_table(judgement)
+    assert all(line.isprintable() and len(line) <= 120 for line in table.splitlines())
+    table.encode()
+
+
 def test_what_a_tool_printed_breaks_no_form() -> None:
     judgement = _judgement(_finding(text=NASTY))
     forms = render(judgement)
-    assert json.loads(forms["json"])["findings"][0]["found"] == NASTY
+    assert "<script>" in json.loads(forms["json"])["findings"][0]["found"]
     assert "<script>" not in forms["html"]
     forms["html"].encode()
     ET.fromstring(forms["xml"].encode())  # noqa: S314 -- our own output
     table = to_table(judgement, width=400)
     assert "[bold]x[/bold]" in table
     assert "\x1b" not in table
+
+
+def test_a_hostile_node_is_judged_and_told_harmlessly() -> None:
+    evil = "\x1b[2J\x9b31m<script>alert(1)</script>\u202e" + "x" * 5000
+    edits = [
+        e.write("/proc/swaps", f"Filename Type Size Used Priority\n/{evil} file 9 0 -2\n"),
+        e.write("/etc/fstab", f"/{evil} none swap sw 0 0\r\n"),
+        e.second_container(evil),
+        e.write("/etc/apt/sources.list.d/x.list", f"{evil}\n"),
+        e.text("/etc/dgx-release", '"7.5.0"', f'"{evil}"'),
+        e.container(HostConfig={"RestartPolicy": {"Name": evil}}),
+        e.write(
+            "/run/NetworkManager/system-connections/w.nmconnection",
+            f"[connection]\nid={evil}\ntype=ethernet\ninterface-name=enp1s0f1np1\n",
+        ),
+        e.write("/_commands/timedatectl.txt", evil),
+    ]
+    findings = judge(context(edits={"bravo": edits}), Phase.VERIFY)
+    judgement = _judgement(*findings)
+    told = " ".join(finding.found for finding in findings)
+    assert told.count("alert(1)") >= 5, "the node's strings do reach the findings"
+    for form, body in (render(judgement) | {"table": to_table(judgement)}).items():
+        assert all(line.isprintable() for line in body.split("\n")), form
+        assert form in {"json", "table"} or "<script" not in body
+    assert all(finding.message().isprintable() for finding in findings)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import html
 import io
 import json
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.findings import (
     Finding,
     Severity,
     ordered,
+    printable,
 )
 from rich.console import Console
 from rich.table import Table
@@ -24,8 +24,6 @@ from rich.text import Text
 
 SCHEMA = 1
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
-# Tool output may hold them; XML 1.0 forbids them even as references, and a terminal obeys some.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,6 @@ class Judgement:
         """One line: checks, nodes and the number of findings by severity."""
         counts = ", ".join(f"{self.count(s)} {s.value}" for s in reversed(Severity))
         return f"{len(self.checks)} checks on {len(self.nodes)} nodes: {counts}"
-
-
-def _clean(text: str) -> str:
-    return _CONTROL.sub("�", text)
 
 
 def _stamp(time: datetime) -> str:
@@ -120,7 +114,7 @@ def to_table(judgement: Judgement, width: int = 120, *, colour: bool = False) ->
             # Text, not markup: tool output may hold brackets.
             table.add_row(
                 Text(severity.value, style=_STYLES[severity]),
-                *(Text(_clean(cell)) for cell in cells),
+                *(Text(printable(cell)) for cell in cells),
             )
         console.print(table)
     console.print(Text(judgement.summary))
@@ -169,7 +163,7 @@ def to_junit(judgement: Judgement) -> str:
     for name, findings in cases.items():
         area, _, rule = name.partition(".")
         case = ET.SubElement(suite, "testcase", classname=area, name=rule)
-        lines = [_clean(finding.message()) for finding in ordered(findings)]
+        lines = [finding.message() for finding in ordered(findings)]
         if name in failed:
             failure = ET.SubElement(case, "failure", message=lines[0])
             failure.text = "\n".join(lines)
@@ -215,7 +209,7 @@ def to_html(judgement: Judgement) -> str:
     """Return one page that needs no other file and no script."""
 
     def escape(text: str) -> str:
-        return html.escape(_clean(text))
+        return html.escape(printable(text))
 
     rows = [
         f'<tr><td class="{entry.severity.value}">{entry.severity.value}'
