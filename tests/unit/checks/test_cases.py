@@ -192,6 +192,23 @@ CASES = [
         errors=(("fabric.persistent", "bravo"),),
     ),
     Case(
+        "NET-13-of-another-cage",
+        {
+            "bravo": [
+                e.text("/_commands/netplan-get.txt", A1, A0),
+                e.text("/_commands/netplan-get.txt", B1, B0),
+            ]
+        },
+        errors=(("fabric.persistent", "bravo"),),
+        note="netplan has the addresses, and would give them to the cage without a cable",
+    ),
+    Case(
+        "NET-13-matched",
+        {"bravo": [e.text("/_commands/netplan-get.txt", A1, "rail-a")]},
+        errors=(("fabric.persistent", "bravo"),),
+        note="an entry of a name of its own may match the rail, but its MTU cannot be told",
+    ),
+    Case(
         "NET-15",
         {
             "bravo": [

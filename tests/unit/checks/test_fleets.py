@@ -134,6 +134,7 @@ def test_upg_18_an_update_of_all_nodes_is_drift_and_no_error() -> None:
         "kernel: 6.17.0-1026-nvidia → 6.17.0-1032-nvidia",
         "next kernel: 6.17.0-1026-nvidia → 6.17.0-1032-nvidia",
         "driver: 580.159.03 → 580.178.04",
+        "installed driver: 580.159.03 → 580.178.04",
         "container toolkit: 1.19.1-1 → 1.20.1-1",
         "held packages: none → linux-image-6.17.0-1032-nvidia",
     }
@@ -153,6 +154,60 @@ def test_after_an_upgrade_what_only_bites_at_the_next_boot_is_an_error() -> None
         "upgrade.next_boot",
         "fabric.persistent",
         "desktop.units_off",
+    }
+
+
+def test_what_only_bites_at_the_next_boot_is_told_as_before_and_now() -> None:
+    hazards = [
+        e.write("/etc/fstab", "/swap.img none swap sw 0 0\n"),
+        e.unit("swap.img.swap", UnitFileState="generated", What="/swap.img"),
+        e.symlink("/boot/vmlinuz", "vmlinuz-6.17.0-1032-nvidia"),
+        e.write("/boot/vmlinuz-6.17.0-1032-nvidia", ""),
+        e.write(
+            "/lib/modules/6.17.0-1032-nvidia/modules.dep",
+            "kernel/drivers/net/ethernet/mellanox/mlx5/core/mlx5_core.ko.zst:\n",
+        ),
+        e.write("/_commands/netplan-get.txt", "network: {version: 2, renderer: networkd}\n"),
+        e.unit("gdm.service", LoadState="loaded", UnitFileState="static"),
+        e.unit("nvidia-persistenced.service", UnitFileState="disabled"),
+        e.symlink("/etc/systemd/system/default.target", "/lib/systemd/system/graphical.target"),
+    ]
+    judged = judge(context(edits={"bravo": hazards}, receipt=_receipt()), Phase.VERIFY)
+    assert {finding.found for finding in judged if finding.check == "drift.node"} == {
+        "next kernel: 6.17.0-1026-nvidia → 6.17.0-1032-nvidia",
+        "initrd of the next kernel: there → missing",
+        "modules of the next kernel: mlx5_core, mt7925e, nvidia, r8127 → mlx5_core",
+        "swap in fstab: none → /swap.img",
+        "swap.img.swap at boot: none → generated",
+        "addresses of enp1s0f1np1 in netplan: 10.77.0.12/24 → none",
+        "addresses of enP2p1s0f1np1 in netplan: 10.77.1.12/24 → none",
+        "MTU of enp1s0f1np1 in netplan: 9000 → none",
+        "MTU of enP2p1s0f1np1 in netplan: 9000 → none",
+        "netplan renderer: NetworkManager → networkd",
+        "gdm.service at boot: masked → static",
+        "nvidia-persistenced.service at boot: enabled → disabled",
+        "default target: multi-user.target → graphical.target",
+    }
+
+
+def test_a_section_that_cannot_be_read_hides_no_other_drift() -> None:
+    changed = [
+        e.write("/etc/fstab", "/swap.img none swap sw 0 0\n"),
+        e.status("dpkg-query", "2"),
+    ]
+    judged = judge(context(edits={"bravo": changed}, receipt=_receipt()), Phase.VERIFY)
+    told = [finding.found for finding in judged if finding.check == "drift.node"]
+    assert told == ["swap in fstab: none → /swap.img"]
+    (blind,) = [finding for finding in judged if finding.check == "observe.packages"]
+    assert "drift.node" in blind.evidence
+
+
+def test_a_receipt_of_an_older_shape_is_compared_where_it_tells() -> None:
+    older = {"nodes": {"bravo": {"state": {"kernel": "6.11.0-1016-nvidia", "gone": 1}}}}
+    judged = judge(context(receipt=older), Phase.VERIFY)
+    assert {finding.found for finding in judged} == {
+        "kernel: 6.11.0-1016-nvidia → 6.17.0-1026-nvidia",
+        "gone: 1 → none",
     }
 
 

@@ -68,6 +68,7 @@ def _device(host: Host, name: str) -> dict[str, Any]:
         "netdev": netdev,
         "state": ports[0]["state"] if ports else "UNKNOWN",
         "rate": ports[0]["rate"] if ports else None,
+        "firmware": host.attribute(f"{_CLASS}/{name}/fw_ver"),
         "ports": ports,
     }
 

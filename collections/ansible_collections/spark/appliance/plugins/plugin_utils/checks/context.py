@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -195,7 +195,11 @@ class Context:
                 continue
             yield name, value
 
+    def note(self, unknown: Iterable[SectionUnknownError]) -> None:
+        """Remember sections that a check went on without, so that they are findings."""
+        self._unknown.extend(unknown)
+
     def take_unknown(self) -> list[SectionUnknownError]:
-        """Return and forget what :meth:`known` could not read."""
+        """Return and forget what :meth:`known` could not read and :meth:`note` was told."""
         taken, self._unknown[:] = list(self._unknown), []
         return taken

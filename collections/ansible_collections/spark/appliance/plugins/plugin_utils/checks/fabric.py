@@ -232,20 +232,14 @@ def rails_apart(node: NodeFacts, context: Context) -> Iterator[Problem]:
             seen.append((interface.name, network))
 
 
-def _netplan_addresses(node: NodeFacts) -> set[str]:
-    merged = node.network.netplan.merged or {}
-    found: set[str] = set()
-    for kind in ("ethernets", "bonds", "bridges", "vlans"):
-        for entry in (merged.get(kind) or {}).values():
-            for address in (entry or {}).get("addresses") or []:
-                found.add(address if isinstance(address, str) else next(iter(address), ""))
-    return found
+def _kept_addresses(node: NodeFacts, rail: Interface) -> set[str]:
+    """Return the addresses that netplan can give a rail.
 
-
-def _netplan_entry(node: NodeFacts, interface: str) -> dict[str, object]:
-    merged = node.network.netplan.merged or {}
-    entry = (merged.get("ethernets") or {}).get(interface)
-    return entry if isinstance(entry, dict) else {}
+    An entry that matches netdevs by other things may have any name, but not another netdev's.
+    """
+    others = {entry.name for entry in node.network.interfaces} - {rail.name}
+    entries = node.network.netplan.entries().items()
+    return {address for name, kept in entries if name not in others for address in kept.addresses}
 
 
 @check(
@@ -269,15 +263,14 @@ def persistent(node: NodeFacts, context: Context) -> Iterator[Problem]:
         why = netplan.reason or ("netplan is not installed" if not netplan.present else "no view")
         yield Problem(expected="rail addresses in netplan", found=why)
         return
-    kept = _netplan_addresses(node)
     for letter, address in zip(RAIL_NAMES, wanted, strict=False):
         rail = next((entry for entry in live if entry.rail == letter.lower()), None)
         if rail is None:
             continue
-        if str(address) not in kept:
+        if str(address) not in _kept_addresses(node, rail):
             files = ", ".join(file.path for file in netplan.files) or "no netplan file"
             yield Problem(expected=f"{address} for {rail.name} in netplan", found=f"not in {files}")
-        elif (set_mtu := _netplan_entry(node, rail.name).get("mtu")) != context.site.fabric_mtu:
+        elif (set_mtu := netplan.entry(rail.name).mtu) != context.site.fabric_mtu:
             yield Problem(
                 expected=f"mtu {context.site.fabric_mtu} for {rail.name} in netplan",
                 found=f"mtu {set_mtu}" if set_mtu else "no mtu",

@@ -36,6 +36,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.facts.memory impor
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts.network import (
     Address,
     Interface,
+    Kept,
     Netplan,
     NetplanFile,
     Network,
@@ -97,6 +98,7 @@ __all__ = [
     "Image",
     "InstalledKernel",
     "Interface",
+    "Kept",
     "Kernel",
     "KernelLog",
     "Launch",

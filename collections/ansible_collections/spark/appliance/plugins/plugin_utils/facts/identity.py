@@ -45,6 +45,7 @@ class Identity:
     cpu_count: int
     boot_id: str
     uptime_s: float
+    fastos_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

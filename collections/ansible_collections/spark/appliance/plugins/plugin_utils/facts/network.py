@@ -82,6 +82,24 @@ class NetplanFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What netplan keeps for one entry: addresses with prefix length, and the MTU if it has one."""
+
+    addresses: tuple[str, ...] = ()
+    mtu: int | None = None
+
+
+def _kept(entry: object) -> Kept:
+    if not isinstance(entry, dict):
+        return Kept()
+    listed = entry.get("addresses")
+    # An address is a string, or a mapping of one address to its options.
+    texts = [next(iter(item), "") if isinstance(item, dict) else item for item in listed or ()]
+    mtu = entry.get("mtu")
+    return Kept(tuple(map(str, texts)), mtu if isinstance(mtu, int) else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Netplan:
     """What netplan holds; ``merged`` is None where it could not be told, for ``reason``."""
 
@@ -90,6 +108,19 @@ class Netplan:
     merged: dict[str, Any] | None
     renderer: str | None
     reason: str = ""
+
+    def entries(self) -> dict[str, Kept]:
+        """What is kept by the name of each entry, which need not be that of a netdev."""
+        merged = self.merged or {}
+        return {
+            str(name): _kept(entry)
+            for kind in ("ethernets", "bonds", "bridges", "vlans")
+            for name, entry in (merged.get(kind) or {}).items()
+        }
+
+    def entry(self, name: str) -> Kept:
+        """What is kept under a name, nothing where there is no such entry."""
+        return self.entries().get(name, Kept())
 
 
 @dataclass(frozen=True, slots=True)

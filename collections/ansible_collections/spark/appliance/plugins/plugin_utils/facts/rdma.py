@@ -34,6 +34,7 @@ class RdmaDevice:
     state: str
     rate: str | None
     ports: tuple[RdmaPort, ...]
+    firmware: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
