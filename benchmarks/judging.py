@@ -30,6 +30,9 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (  #
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (  # noqa: E402 -- see above
     NodeFacts,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.reach import (  # noqa: E402 -- see above
+    reach_request,
+)
 
 from tests.fixtures.nodes.compose import NODES, SERVING  # noqa: E402 -- see above
 from tests.fixtures.nodes.fleet import NEEDS, SITE, context, plain_facts  # noqa: E402 -- see above
@@ -38,6 +41,7 @@ ROUNDS = 7
 SMALL, LARGE = 4, 64
 # Judging must stay invisible beside one round trip over ssh.
 AIM_MS = 100.0
+INTERFACES = {"a": "enp1s0f1np1", "b": "enP2p1s0f1np1"}
 
 
 def fleet(size: int) -> tuple[Context, dict[str, Any]]:
@@ -59,6 +63,7 @@ def fleet(size: int) -> tuple[Context, dict[str, Any]]:
         launches={name: launches.get(name, worker) for name in names},
         facts={},
     )
+    wanted = reach_request(rails, SITE.fabric_mtu)
     texts = {name: json.dumps(plain_facts(name, SERVING)) for name in NODES}
     raw: dict[str, Any] = {}
     for index, name in enumerate(names):
@@ -68,6 +73,21 @@ def fleet(size: int) -> tuple[Context, dict[str, Any]]:
                 text = text.replace(f'"10.77.{rail}.12"', f'"10.77.{rail}.{11 + index}"')
                 text = text.replace(f'"10.77.{rail}.12/24"', f'"10.77.{rail}.{11 + index}/24"')
         raw[name] = json.loads(text)
+        # Every node has proven its paths to all others, so that the number of paths grows with
+        # the square of the nodes.
+        raw[name]["sections"]["reach"]["data"] = [
+            {
+                "node": name,
+                "rail": path["rail"],
+                "interface": INTERFACES[path["rail"]],
+                "peer": path["peer"],
+                "address": path["address"],
+                "payload_bytes": 8972,
+                "sent": 3,
+                "received": 3,
+            }
+            for path in wanted[name]["paths"]
+        ]
     return whole, raw
 
 
