@@ -224,15 +224,42 @@ def test_what_is_stored_already_needs_no_room(
     fetch(tmp_path, server)
 
 
-def test_a_full_disk_in_the_middle_is_told_and_leaves_a_partial_file(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_on_the_same_disk_needs_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: int, __: bytes) -> int:
-        raise OSError(28, "No space left on device", str(tmp_path / "part"))
+    store, folder = tmp_path / "store", tmp_path / "folder"
+    store.mkdir()
+    (store / "part").write_bytes(CONTENT)
+    monkeypatch.setattr(room, "free_bytes", lambda _: 0)
+    Fetcher(folder, open_origin(f"file://{store}"), Progress()).run(
+        [Wanted("part", sha256(CONTENT), len(CONTENT))]
+    )
+    assert (folder / "part").stat().st_ino == (store / "part").stat().st_ino
 
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="No space left"):
+
+def test_a_file_that_changes_while_it_is_fetched_starts_over(
+    tmp_path: Path, server: Server
+) -> None:
+    """The tag of the first bytes is asked for again, so that two files are never joined."""
+    server.files["part"] = b"old" + CONTENT[3:]
+    server.cut_after = [100_000]
+
+    def changed(_: float) -> None:
+        server.files["part"], server.etag = CONTENT, '"two"'
+
+    fetcher = Fetcher(tmp_path, open_origin(server.url), Progress(), sleep=changed)
+    done = fetcher.run([Wanted("part", sha256(CONTENT))])
+    assert (tmp_path / "part").read_bytes() == CONTENT
+    assert server.gets("part") == ["", "bytes=100000-", ""]
+    assert done.moved_bytes <= 100_000 + len(CONTENT)
+    assert names(tmp_path) == {"part", MARKER}
+
+
+def test_a_refusal_without_a_byte_leaves_no_empty_file(tmp_path: Path, server: Server) -> None:
+    server.statuses = [403]
+    with pytest.raises(RefusalError, match="found HTTP 403"):
         fetch(tmp_path, server)
+    assert not names(tmp_path)
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path, server: Server) -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.spark.appliance.plugins.module_utils._supply import worker
+from ansible_collections.spark.appliance.plugins.module_utils._supply import verified, worker
 from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import RefusalError
 from ansible_collections.spark.appliance.plugins.module_utils._supply.progress import Progress
 
@@ -163,9 +165,9 @@ def test_a_bad_checksum_file_is_refused_with_its_address(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_is_a_result_not_a_crash(tmp_path: Path) -> None:
+def test_a_broken_disk_is_a_result_not_a_crash(tmp_path: Path) -> None:
     def full(*_: object) -> dict[str, Any]:
-        raise OSError(28, "No space left on device", "/var/lib/x")
+        raise OSError(5, "Input/output error", "/var/lib/x")
 
     (tmp_path / worker.REQUEST).write_text(json.dumps({"kind": "fetch", "run": "r"}))
     with pytest.MonkeyPatch.context() as patch:
@@ -173,4 +175,120 @@ def test_a_full_disk_is_a_result_not_a_crash(tmp_path: Path) -> None:
         worker.work(tmp_path)
     result = json.loads((tmp_path / worker.RESULT).read_text())
     assert not result["ok"]
-    assert result["message"] == "/var/lib/x: No space left on device; repair it and run again"
+    assert result["message"] == "/var/lib/x: Input/output error; repair it and run again"
+
+
+def test_a_full_disk_names_the_folder_and_keeps_what_was_verified(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills in the second file: the first stays, and of the second what arrived."""
+    publish(server, {"a": b"a" * 1000, "b": b"b" * 1000})
+    folder, job = tmp_path / "files", tmp_path / "job"
+    job.mkdir()
+    asked = request(server, folder, kind="fetch", run="r", connections=1)
+    (job / worker.REQUEST).write_text(json.dumps(asked))
+    written, real = [0], os.write
+
+    def full(handle: int, data: Any) -> int:
+        if not str(Path(f"/proc/self/fd/{handle}").readlink()).startswith(str(folder)):
+            return real(handle, data)
+        if written[0] >= 1500:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = real(handle, bytes(data)[: 1500 - written[0]])
+        written[0] += count
+        return count
+
+    monkeypatch.setattr(os, "write", full)
+    worker.work(job)
+    message = json.loads((job / worker.RESULT).read_text())["message"]
+    assert message.startswith(f"{folder}: expected room on its disk, found it full; free space")
+    assert {path.name for path in folder.iterdir()} == {
+        ".b.partial",
+        ".b.partial.etag",
+        ".verified.json",
+        "a",
+    }
+    assert worker.remembered(asked) is None
+    monkeypatch.undo()
+    server.requests.clear()
+    worker.work(job)
+    assert json.loads((job / worker.RESULT).read_text())["data"]["moved_bytes"] == 500
+    assert server.gets("a") == []
+    assert server.gets("b") == ["bytes=500-"]
+
+
+def test_a_full_disk_at_the_marker_leaves_the_old_marker_and_no_draft(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(server, {"a": b"a", "b": b"b"})
+    folder, job = tmp_path / "files", tmp_path / "job"
+    job.mkdir()
+    (job / worker.REQUEST).write_text(
+        json.dumps(request(server, folder, kind="fetch", run="r", connections=1))
+    )
+    real, calls = os.fsync, [0]
+
+    def full(handle: int) -> None:
+        calls[0] += 1
+        if calls[0] > 2 and not str(Path(f"/proc/self/fd/{handle}").readlink()).startswith(
+            str(job)
+        ):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    worker.work(job)
+    message = json.loads((job / worker.RESULT).read_text())["message"]
+    assert message.startswith(f"{folder / '.verified.json'}: expected room")
+    assert {path.name for path in folder.iterdir()} == {".verified.json", "a", "b"}
+    monkeypatch.undo()
+    server.requests.clear()
+    worker.work(job)
+    # The file without a memory is hashed where it lies.
+    assert json.loads((job / worker.RESULT).read_text())["data"]["moved_bytes"] == 0
+    assert server.gets("b") == []
+
+
+def test_a_set_that_was_given_up_is_not_whole(server: Server, tmp_path: Path) -> None:
+    """Some files are there and verified, and nothing else says which there should be."""
+    publish(server, {"a": b"a", "b": b"b"})
+    right, server.files["b"] = server.files["b"], b"!"
+    asked = request(server, tmp_path, connections=1)
+    with pytest.raises(RefusalError, match="twice"):
+        fetch(asked)
+    seen = verified.read_verified(str(tmp_path))
+    assert seen is not None
+    assert (seen["files"], seen["whole"], seen["changed"]) == (1, False, [])
+    assert worker.remembered(asked) is None
+    server.files["b"] = right
+    assert fetch(asked)["moved_bytes"] == 1
+    seen = verified.read_verified(str(tmp_path))
+    assert seen is not None
+    assert seen["whole"]
+    assert worker.remembered(asked) is not None
+
+
+def test_a_former_set_goes_even_when_the_new_one_was_interrupted(
+    server: Server, tmp_path: Path
+) -> None:
+    publish(server, {"old": b"old", "config.json": b"{}"})
+    fetch(request(server, tmp_path, label="one"))
+    publish(server, {"config.json": b"[]", "new": b"new"})
+    right, server.files["new"] = server.files["new"], b"!!!"
+    with pytest.raises(RefusalError, match="twice"):
+        fetch(request(server, tmp_path, label="two", connections=1))
+    assert (tmp_path / "old").exists()
+    server.files["new"] = right
+    fetch(request(server, tmp_path, label="two"))
+    assert {path.name for path in tmp_path.iterdir()} == {".verified.json", "config.json", "new"}
+
+
+def test_a_hub_s_list_must_be_whole_too(server: Server, tmp_path: Path) -> None:
+    server.files = {worker.INDEX: index_of("m-1", "m-2"), "m-1": b"1"}
+    listed = [
+        {"name": name, "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in server.files.items()
+    ]
+    with pytest.raises(RefusalError, match="each of its 2 shards, found none for m-2"):
+        fetch(request(server, tmp_path, files=listed))
+    assert not list(tmp_path.iterdir())

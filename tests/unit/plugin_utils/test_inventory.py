@@ -51,6 +51,13 @@ def judged(changed: Inventory) -> list[Finding]:
     return findings
 
 
+@pytest.mark.parametrize(
+    "source", [f"hub://owner/na.me@{'0a' * 20}", "control:///srv/weights", "https://10.0.0.1/w"]
+)
+def test_weights_come_from_a_hub_the_control_node_or_a_server(source: str) -> None:
+    assert judged(inventory({"all": {"appliance_weights_source": source}})) == []
+
+
 def test_a_sound_inventory_is_a_site() -> None:
     site, findings = read_inventory(inventory(), R13.topology.nodes, R13.ports())
     assert findings == []
@@ -126,6 +133,9 @@ def test_a_sound_inventory_is_a_site() -> None:
         ("all", "appliance_release_url", "ftp://10.0.0.1/", "source", "https://"),
         ("all", "appliance_release_url", "http://10.0.0.1/a b", "source", "URL"),
         ("all", "appliance_weights_source", "http://ops:pw@10.0.0.1/", "source", "password"),
+        ("all", "appliance_weights_source", "hub://owner/name@main", "source", "40 hexadecimal"),
+        ("all", "appliance_weights_source", "control://srv/x", "source", "control:///"),
+        ("all", "appliance_release_url", f"hub://owner/name@{'a' * 40}", "source", "https://"),
         ("all", "appliance_weights_dir", "weights", "path", "absolute"),
         ("all", "appliance_weights_dir", "/a,readonly=false", "path", "--mount"),
         ("all", "appliance_weights_dir", "/a/../etc", "path", "absolute"),

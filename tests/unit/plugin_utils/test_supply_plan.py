@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import NodeFacts
+from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Finding, Severity
 from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import (
     RESERVE_BYTES,
     STATE,
@@ -20,6 +21,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.supply_progress im
     clock,
     progress_line,
 )
+from ansible_collections.spark.appliance.plugins.plugin_utils.units import GIB
 
 DIGEST = f"sha256:{'6' * 64}"
 URL = "http://198.51.100.5/r13"
@@ -81,7 +83,7 @@ def disk(free_bytes: int, *, state_filesystem: str = "/") -> dict[str, Any]:
             {
                 "path": path,
                 "filesystem": filesystem,
-                "total_bytes": 916 * 10**9,
+                "total_bytes": 4 * 10**12,
                 "free_bytes": free_bytes,
             }
             for path, filesystem in (
@@ -164,18 +166,30 @@ def test_a_plan_says_all_that_the_role_needs() -> None:
     assert plan["release"] == "r13"
 
 
-def weights(**verified: Any) -> dict[str, Any]:
-    folder = {"exists": True, "verified": verified or None}
+def weights(stored_bytes: int = 0, **verified: Any) -> dict[str, Any]:
+    folder = {"exists": True, "stored_bytes": stored_bytes, "verified": verified or None}
     return {"ok": True, "data": {WEIGHTS: folder}}
+
+
+def remembered(**changes: Any) -> dict[str, Any]:
+    """Return a folder of weights that was verified whole and is untouched, with differences."""
+    whole = {"manifest_sha256": "m", "source": f"{URL}#", "whole": True, "changed": []}
+    return weights(**{**whole, **changes})
 
 
 @pytest.mark.parametrize(
     ("section", "pinned", "needed"),
     [
-        (weights(manifest_sha256="m", changed=[]), "", False),
-        (weights(manifest_sha256="m", changed=[]), "m", False),
-        (weights(manifest_sha256="m", changed=[]), "other", True),
-        (weights(manifest_sha256="m", changed=["config.json"]), "m", True),
+        (remembered(), "", False),
+        (remembered(), "m", False),
+        (remembered(), "other", True),
+        (remembered(changed=["config.json"]), "m", True),
+        # A copy that was given up after some files.
+        (remembered(whole=False), "", True),
+        (remembered(whole=False), "m", True),
+        # Another source may hold other weights, unless their digest says that it does not.
+        (remembered(source="hub://owner/name@0#"), "", True),
+        (remembered(source="hub://owner/name@0#"), "m", False),
         (weights(), "", True),
         ({"ok": True, "data": {}}, "", True),
         ({"ok": False, "reason": "unreadable"}, "", True),
@@ -215,19 +229,86 @@ def test_a_node_that_has_the_image_needs_no_room() -> None:
     assert judge_image_room(RELEASE, [node("a", 0, docker=HAS, disk=disk(1))]) == []
 
 
+WEIGHTS_BYTES = 379 * GIB  # of the checkpoint that R13 serves: 406,948,151,296 B
+# What R13's image keeps of a disk once it is loaded, by store.
+CLASSIC_BYTES = IMAGE_BYTES + ARCHIVE_BYTES
+CONTAINERD_BYTES = 2 * IMAGE_BYTES + ARCHIVE_BYTES
+
+
+def room(
+    free_bytes: int,
+    *,
+    engine: dict[str, Any] = HAS,
+    folder: dict[str, Any] | None = None,
+    need_bytes: int | None = WEIGHTS_BYTES,
+    url: str = URL,
+) -> list[Finding]:
+    """Return what is said of a head and a worker with such disks; the head comes first."""
+    sections = {"disk": disk(free_bytes), "docker": engine, "weights": folder or weights()}
+    nodes = [node(name, rank, **sections) for rank, name in enumerate("ab")]
+    return judge_weights_room(WEIGHTS, need_bytes, nodes, release=RELEASE, url=url)
+
+
 @pytest.mark.parametrize(
     ("free_bytes", "refused"),
-    # A 1 TB machine with 668 GB free holds 379 GiB of weights once, but not twice.
-    [(668 * 10**9, False), (406 * 10**9, True), (3_500 * 10**9, False)],
+    [
+        # Delivered disks: 1 TB with 668 GiB free as in the field, 4 TB with 3.5 TiB.
+        (668 * GIB, False),
+        (3_584 * GIB, False),
+        # A 1 TB disk that another copy of the weights fills already.
+        (668 * GIB - WEIGHTS_BYTES, True),
+        (WEIGHTS_BYTES + RESERVE_BYTES, False),
+        (WEIGHTS_BYTES + RESERVE_BYTES - 1, True),
+    ],
 )
-def test_a_small_disk_is_refused_before_the_weights_are_fetched(
+def test_each_node_that_fetches_or_receives_needs_room_for_the_weights(
     free_bytes: int, refused: bool
 ) -> None:
-    need = 379 * 1024**3
-    nodes = [node("a", 0, disk=disk(free_bytes), weights=weights())]
-    findings = judge_weights_room(WEIGHTS, need, nodes)
-    assert bool(findings) is refused
-    assert all(finding.variable == "appliance_weights_dir" for finding in findings)
+    findings = room(free_bytes)
+    assert [finding.node for finding in findings] == ["a", "b"] * refused
+    for finding in findings:
+        assert finding.severity is Severity.ERROR
+        assert finding.variable == "appliance_weights_dir"
+        assert "379.0" in finding.expected
+        assert "nothing was fetched" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("containerd", "stays_bytes"), [(False, CLASSIC_BYTES), (True, CONTAINERD_BYTES)]
+)
+def test_image_and_weights_are_judged_together_where_they_share_a_disk(
+    containerd: bool, stays_bytes: int
+) -> None:
+    engine = docker()
+    engine["data"]["containerd_store"] = containerd
+    enough = WEIGHTS_BYTES + stays_bytes + RESERVE_BYTES
+    assert room(enough, engine=engine) == []
+    assert "for the image" in room(enough - 1, engine=engine)[0].expected
+    # Each alone would fit.
+    assert room(enough - 1, engine=HAS) == []
+    assert judge_image_room(RELEASE, [node("a", 0, docker=engine, disk=disk(enough - 1))]) == []
+
+
+def test_what_an_interrupted_copy_stored_needs_no_room_again() -> None:
+    left = 100 * GIB
+    folder = weights(stored_bytes=WEIGHTS_BYTES - left)
+    assert room(left + RESERVE_BYTES, folder=folder) == []
+    assert len(room(left + RESERVE_BYTES - 1, folder=folder)) == 2
+
+
+def test_a_node_that_has_the_weights_needs_no_room() -> None:
+    assert room(1, folder=remembered()) == []
+
+
+def test_files_that_lie_on_the_head_already_are_judged_there() -> None:
+    assert [finding.node for finding in room(1, url="file:///srv/weights")] == ["b"]
+
+
+def test_an_unknown_size_is_said_and_refuses_nothing() -> None:
+    (finding,) = room(1, need_bytes=None)
+    assert finding.severity is Severity.WARNING
+    assert finding.variable == "weights.size"
+    assert room(1, need_bytes=None, folder=remembered()) == []
 
 
 def test_progress_says_what_is_known() -> None:

@@ -46,7 +46,9 @@ _OWN = re.compile(r"(appliance|spark)_")
 # What other tool kits ask for by hand and this one derives from each node's facts.
 _DERIVED = re.compile(r"(?i)(nccl|gloo|ucx)_|(.*_)?(ib_hca|hca|hcas|gid_index|roce_iface|roce_if)$")
 _PATH = re.compile(r"/[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-_SCHEMES = ("http://", "https://", "file:///")
+_SCHEMES = ("http://", "https://", "file:///", "control:///")
+# OWNER/NAME@REVISION of a model hub, by a revision that cannot change.
+_HUB = re.compile(r"hub://[A-Za-z0-9._-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -239,10 +241,18 @@ def _mtu(value: object) -> Iterator[Finding]:
 def _sources(inventory: Inventory) -> Iterator[Finding]:
     for variable in ("appliance_release_url", "appliance_weights_source"):
         value = inventory.of_head(variable)
-        what = "the URL of a folder: http://, https://, or file:/// on the head"
+        what = (
+            "the URL of a folder: http://, https://, file:/// on the head, or control:/// on the "
+            "control node"
+        )
         missing = _fill_in("", variable, value, what)
         if missing:
             yield missing
+        elif variable == "appliance_weights_source" and str(value).startswith("hub://"):
+            if not _HUB.fullmatch(str(value)):
+                what = "hub://OWNER/NAME@ and a revision of 40 hexadecimal digits"
+                remedy = "name the revision; a branch or a tag may name other files tomorrow"
+                yield _fault("source", "is a hub's snapshot", variable, what, value, remedy)
         elif not str(value).startswith(_SCHEMES) or re.search(r"\s", str(value)):
             yield _fault("source", "is a URL", variable, what, value, "correct the URL")
         elif "@" in str(value).partition("://")[2].partition("/")[0]:

@@ -75,6 +75,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import
     SupplyNode,
     SupplyPlan,
     judge_image_room,
+    judge_weights_room,
     plan_image,
     plan_weights,
 )
@@ -497,6 +498,14 @@ def _plans(
     findings += judge_image_room(release, supply)
     weights = plan_weights(
         policy.weights_url, site.weights_dir, supply, recipe.weights.manifest_sha256
+    )
+    findings += judge_weights_room(
+        site.weights_dir,
+        recipe.weights.size,
+        supply,
+        release=release,
+        url=policy.weights_url,
+        manifest_sha256=recipe.weights.manifest_sha256,
     )
     serving = any(
         (unit := node.units.get(ENGINE_UNIT)) is not None and unit.active == "active"

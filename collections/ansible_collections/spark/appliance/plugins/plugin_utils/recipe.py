@@ -115,13 +115,25 @@ class ImageUse(Section):
 
 
 class Weights(Section):
-    """Which weights, and where the container sees them."""
+    """Which weights, and where the container sees them.
+
+    ``size`` is that of all files together, ``source`` where the figure comes from. Neither counts
+    in the recipe's digest: they are there to judge disks, and no launch depends on them.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     repository: str = ""
     revision: Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")] = ""
     manifest_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     mount: Annotated[str, Field(pattern=r"^/[^\s:,]*$")]
+    size: Annotated[Bytes | None, Field(exclude=True)] = None
+    source: Annotated[Source | None, Field(exclude=True)] = None
+
+    @model_validator(mode="after")
+    def _sized(self) -> Weights:
+        if (self.size is None) != (self.source is None):
+            raise ValueError("a size and the source of the figure belong together")
+        return self
 
 
 class Topology(Section):

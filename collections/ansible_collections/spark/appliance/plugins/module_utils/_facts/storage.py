@@ -106,6 +106,11 @@ def _weights(host: Host, directory: str) -> dict[str, Any]:
         "empty": [name for name, (entry, _) in sizes.items() if entry and entry.size_bytes == 0],
         "links": linked,
         "incomplete": [name for name in names if name.endswith((".incomplete", ".part", ".tmp"))],
+        "stored_bytes": sum(
+            entry.size_bytes
+            for name in names
+            if (entry := host.entry(f"{directory}/{name}")) and entry.kind == "file"
+        ),
         "shard_bytes": sum(entry.size_bytes for entry, _ in sizes.values() if entry),
         "tensor_bytes": total_bytes if isinstance(total_bytes, int) else None,
         "config": "config.json" in names,

@@ -145,7 +145,10 @@ class Fetcher:
         known = load_memory(self._folder)
         lacking = {file.name for file in missing_files(self._folder, wanted)}
         kept = {file.name: known.files[file.name] for file in wanted if file.name not in lacking}
-        self._memory = Memory(self._label, kept, archive_sha256)
+        names = {file.name for file in wanted}
+        # Until the new set is whole, the former one stays known, so that its files go in the end.
+        former = {name: seen for name, seen in known.files.items() if name not in names}
+        self._memory = Memory(self._label, former | kept, archive_sha256)
         offers = self._offers([file for file in wanted if file.name in lacking])
         sized = [
             file
@@ -154,8 +157,8 @@ class Fetcher:
             for file in wanted
         ]
         total = sum(file.size_bytes or 0 for file in sized if file.name not in kept)
-        done = sum(self._stored_bytes(file.name) for file in sized if file.name in lacking)
-        demand_room(self._folder, max(0, total - done) + reserve_bytes, "the files to fetch")
+        room = sum(self._room_bytes(file) for file in sized if file.name in lacking)
+        demand_room(self._folder, room + reserve_bytes, "the files to fetch")
         self._progress.stage("fetch", total)
         with ThreadPoolExecutor(self._connections) as pool:
             jobs: list[Future[None]] = [
@@ -171,7 +174,12 @@ class Fetcher:
                 for job in jobs:
                     job.cancel()
         self._raise_worst(jobs)
-        self._drop_former(known)
+        for name, seen in former.items():
+            # A loader may read all it finds.
+            if untouched(self._folder, name, seen):
+                (self._folder / name).unlink()
+        present = {name: seen for name, seen in self._memory.files.items() if name in names}
+        self._memory = replace(self._memory, files=present, whole=True)
         save_memory(self._folder, self._memory)
         files = tuple(
             Wanted(file.name, file.sha256, self._memory.files[file.name].size_bytes)
@@ -180,12 +188,6 @@ class Fetcher:
         return Fetched(
             files, self._progress.moved_bytes, self._memory.manifest_sha256, archive_sha256
         )
-
-    def _drop_former(self, known: Memory) -> None:
-        """Remove what an earlier set brought and this one lacks: a loader may read all it finds."""
-        for name, seen in known.files.items():
-            if name not in self._memory.files and untouched(self._folder, name, seen):
-                (self._folder / name).unlink()
 
     @staticmethod
     def _raise_worst(jobs: Sequence[Future[None]]) -> None:
@@ -213,6 +215,16 @@ class Fetcher:
                 return path.stat().st_size
         return 0
 
+    def _room_bytes(self, file: Wanted) -> int:
+        """Return what a file will still take of the disk, 0 where a second name will do."""
+        if (
+            isinstance(self._origin, FolderOrigin)
+            and not self._partial(file.name).exists()
+            and self._origin.locate(file.name).stat().st_dev == self._folder.stat().st_dev
+        ):
+            return 0
+        return max(0, (file.size_bytes or 0) - self._stored_bytes(file.name))
+
     def _bring(self, file: Wanted, offer: Offer) -> None:
         final, partial = self._folder / file.name, self._partial(file.name)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -230,7 +242,14 @@ class Fetcher:
         if isinstance(self._origin, FolderOrigin) and self._adopt(self._origin, file, final):
             return
         for last in (False, True):
-            found = self._transfer(file, offer, partial)
+            try:
+                found = self._transfer(file, offer, partial)
+            except (SupplyError, OSError):
+                # Nothing came: an empty file would be no help to the next run.
+                if not partial.stat().st_size:
+                    partial.unlink()
+                    _etag_path(partial).unlink(missing_ok=True)
+                raise
             if found == file.sha256:
                 partial.rename(final)
                 _etag_path(partial).unlink(missing_ok=True)

@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
                         break
                     start += count
                     sent += count
-                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    os.posix_fadvise(stream.fileno(), 0, start, os.POSIX_FADV_DONTNEED)
         except OSError:
             # The receiver went away, or stalled; it asks again for the rest.
             self.close_connection = True

@@ -40,11 +40,13 @@ class Memory:
         source: where the files came from.
         files: file → :class:`Seen`.
         archive_sha256: digest of the archive that the files are parts of, where there is one.
+        whole: the set is complete; False while a copy is under way or was given up.
     """
 
     source: str
     files: Mapping[str, Seen]
     archive_sha256: str | None = None
+    whole: bool = False
 
     @property
     def manifest_sha256(self) -> str:
@@ -74,7 +76,8 @@ def load_memory(folder: Path) -> Memory:
         if content["schema"] != SCHEMA:
             return Memory("", {})
         files = {str(name): Seen(**seen) for name, seen in content["files"].items()}
-        return Memory(str(content["source"]), files, content["archive_sha256"])
+        whole = content["whole"] is True
+        return Memory(str(content["source"]), files, content["archive_sha256"], whole)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Memory("", {})
 
@@ -84,6 +87,7 @@ def save_memory(folder: Path, memory: Memory) -> None:
     content = {
         "schema": SCHEMA,
         "source": memory.source,
+        "whole": memory.whole,
         "archive_sha256": memory.archive_sha256,
         "manifest_sha256": memory.manifest_sha256,
         "total_bytes": sum(seen.size_bytes for seen in memory.files.values()),
@@ -104,11 +108,17 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Write a file so that it is either the old or the new one, whenever power fails."""
     draft = path.with_name(f"{path.name}.new")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.rename(path)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.rename(path)
+    except OSError as error:
+        # Such as a full disk; the old file stays, and no half of the new one.
+        draft.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)
+        raise
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -121,7 +131,7 @@ def read_verified(directory: str) -> dict[str, Any] | None:
     """Return what is remembered of a folder and whether it still holds, reading status only.
 
     Returns:
-        None without a marker; else ``manifest_sha256``, ``source``, ``files`` (count),
+        None without a marker; else ``manifest_sha256``, ``source``, ``whole``, ``files`` (count),
         ``total_bytes`` and ``changed``: the files that are gone or differ from what was hashed.
     """
     folder = Path(directory)
@@ -131,6 +141,7 @@ def read_verified(directory: str) -> dict[str, Any] | None:
     return {
         "manifest_sha256": memory.manifest_sha256,
         "source": memory.source,
+        "whole": memory.whole,
         "files": len(memory.files),
         "total_bytes": sum(seen.size_bytes for seen in memory.files.values()),
         "changed": [

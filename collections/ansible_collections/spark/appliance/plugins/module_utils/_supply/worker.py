@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import sys
@@ -82,6 +83,7 @@ def remembered(request: Mapping[str, Any]) -> Fetched | None:
         names = naming.names() if naming else list(memory.files)
         if (
             memory.source != (request.get("label") or request["url"]).rstrip("/")
+            or not memory.whole
             or not names
             or set(names) - set(memory.files)
         ):
@@ -115,7 +117,9 @@ def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
         else:
             pairs = list(sums.items())
         files = [Wanted(path, digest) for path, digest in pairs]
-        demand_whole(origin, sums)
+    if not request.get("direct"):
+        # Between nodes the set was judged when it came from outside.
+        demand_whole(origin, {file.name for file in files})
     pinned = request.get("manifest_sha256") or ""
     demand_pinned(pinned, [(file.name, file.sha256) for file in files], origin.describe())
     fetcher = Fetcher(
@@ -153,7 +157,7 @@ def demand_pinned(pinned: str, pairs: Sequence[tuple[str, str]], source: str) ->
 
 
 def demand_whole(origin: Origin, names: Container[str]) -> None:
-    """Refuse a set of weights whose index names shards that the checksum file does not.
+    """Refuse a set of weights whose index names shards that the list of files does not.
 
     Raises:
         RefusalError: with the shards that are missing.
@@ -239,12 +243,15 @@ def work(job: Path) -> None:
         except SupplyError as error:
             outcome = {"ok": False, "message": str(error), "again": isinstance(error, CutError)}
         except OSError as error:
-            message = f"{error.filename or 'the node'}: {error.strerror}"
-            outcome = {
-                "ok": False,
-                "message": f"{message}; repair it and run again",
-                "again": False,
-            }
+            where = error.filename or request.get("folder") or "the node"
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                message = (
+                    f"{where}: expected room on its disk, found it full; free space there and run "
+                    "again, what was verified is kept"
+                )
+            else:
+                message = f"{where}: {error.strerror}; repair it and run again"
+            outcome = {"ok": False, "message": message, "again": False}
     replace_file(job / RESULT, json.dumps(outcome).encode(), 0o600)
 
 

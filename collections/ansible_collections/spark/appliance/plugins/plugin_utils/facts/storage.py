@@ -45,6 +45,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class WeightDirectory:
+    """A folder of weights; ``stored_bytes`` counts its files, unfinished ones as well."""
+
     exists: bool
     indexed: bool = False
     shards_listed: int | None = None
@@ -54,6 +56,7 @@ class WeightDirectory:
     links: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     shard_bytes: int = 0
+    stored_bytes: int = 0
     tensor_bytes: int | None = None
     config: bool = False
     verified: dict[str, Any] | None = None

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
+    Disk,
     NodeFacts,
     SectionUnknownError,
 )
@@ -96,12 +97,18 @@ def has_image(release: Release, facts: NodeFacts) -> bool:
     )
 
 
-def has_weights(directory: str, facts: NodeFacts, manifest_sha256: str) -> bool:
-    """Tell whether a node's weights were verified and are untouched; unknown counts as no.
+def source_label(url: str, manifest_sha256: str) -> str:
+    """Return what a set of weights is remembered by: its address, and the digest where pinned."""
+    return f"{url.rstrip('/')}#{manifest_sha256}"
+
+
+def has_weights(directory: str, facts: NodeFacts, url: str, manifest_sha256: str) -> bool:
+    """Tell whether a node's weights are whole, verified and untouched; unknown counts as no.
 
     Parameters:
         directory: folder of the weights on the node.
         facts: what the node said.
+        url: where the weights come from; it tells sets apart where no digest is pinned.
         manifest_sha256: digest of the list of files, empty where the recipe pins none.
     """
     try:
@@ -109,9 +116,11 @@ def has_weights(directory: str, facts: NodeFacts, manifest_sha256: str) -> bool:
     except SectionUnknownError:
         return False
     verified = folder.verified if folder is not None else None
-    if not isinstance(verified, dict) or verified.get("changed"):
+    if not isinstance(verified, dict) or verified.get("changed") or not verified.get("whole"):
         return False
-    return not manifest_sha256 or verified.get("manifest_sha256") == manifest_sha256
+    if manifest_sha256:
+        return bool(verified.get("manifest_sha256") == manifest_sha256)
+    return bool(verified.get("source") == source_label(url, ""))
 
 
 def _distribute(
@@ -185,14 +194,14 @@ def plan_weights(
         manifest_sha256: digest of the list of files, where the recipe pins one.
     """
     lacking = [
-        node.name for node in nodes if not has_weights(directory, node.facts, manifest_sha256)
+        node.name for node in nodes if not has_weights(directory, node.facts, url, manifest_sha256)
     ]
     return _distribute(
         nodes,
         lacking,
         SupplyPlan(
             url=url,
-            label=f"{url.rstrip('/')}#{manifest_sha256}",
+            label=source_label(url, manifest_sha256),
             manifest_sha256=manifest_sha256,
             folder=directory,
         ),
@@ -247,41 +256,101 @@ def judge_image_room(release: Release, nodes: Sequence[SupplyNode]) -> list[Find
 
 
 def judge_weights_room(
-    directory: str, need_bytes: int, nodes: Sequence[SupplyNode], manifest_sha256: str = ""
+    directory: str,
+    need_bytes: int | None,
+    nodes: Sequence[SupplyNode],
+    *,
+    release: Release,
+    url: str,
+    manifest_sha256: str = "",
 ) -> list[Finding]:
     """Return a refusal for each node that lacks the weights and the room for them.
 
     Parameters:
         directory: folder of the weights on the nodes.
-        need_bytes: size of the whole set.
-        nodes: all nodes.
+        need_bytes: size of the whole set; None where the recipe does not say it.
+        nodes: all nodes, the head first.
+        release: the image, which comes before the weights and stays beside them.
+        url: where the weights come from.
         manifest_sha256: digest of the list of files, where the recipe pins one.
+
+    What lies in the folder counts as fetched. Files of a ``file://`` folder need no room on the
+    head where they lie on the same disk, which the head alone can tell: it judges that itself.
     """
+    lacking = [
+        node for node in nodes if not has_weights(directory, node.facts, url, manifest_sha256)
+    ]
+    if need_bytes is None:
+        return [_unknown_size()] if lacking else []
     findings = []
-    for node in nodes:
-        if has_weights(directory, node.facts, manifest_sha256):
+    for node in lacking:
+        if node is nodes[0] and url.startswith("file:"):
             continue
         try:
-            disks = node.facts.disk
+            disk = _disk_of(directory, node.facts)
+            folder = node.facts.weights.get(directory)
         except SectionUnknownError:
+            # The fetch judges again on the node itself, before it writes.
             continue
-        holding = [
-            disk for disk in disks if posixpath.commonpath([disk.path, directory]) == disk.path
-        ]
-        if not holding:
+        if disk is None:
             continue
-        disk = max(holding, key=lambda held: len(held.path))
-        if disk.free_bytes < need_bytes + RESERVE_BYTES:
+        rest = max(0, need_bytes - (folder.stored_bytes if folder is not None else 0))
+        image = _image_stays_bytes(release, disk, node.facts)
+        if disk.free_bytes < rest + image + RESERVE_BYTES:
+            beside = f", {format_bytes(image)} for the image" if image else ""
             findings.append(
                 Finding(
                     check="weights.room",
                     node=node.name,
                     severity=Severity.ERROR,
                     title="room for the weights",
-                    expected=f"{format_bytes(need_bytes + RESERVE_BYTES)} free at {directory}",
-                    found=format_bytes(disk.free_bytes),
-                    remedy="free space there, or choose another disk",
+                    expected=(
+                        f"{format_bytes(rest + image + RESERVE_BYTES)} free at {directory}: "
+                        f"{format_bytes(rest)} for the weights{beside}, the rest to spare"
+                    ),
+                    found=f"{format_bytes(disk.free_bytes)} of {format_bytes(disk.total_bytes)}",
+                    remedy="free space there, or choose another disk; nothing was fetched",
                     variable="appliance_weights_dir",
                 )
             )
     return findings
+
+
+def _unknown_size() -> Finding:
+    return Finding(
+        check="weights.room",
+        node="",
+        severity=Severity.WARNING,
+        title="room for the weights is judged before the image is fetched",
+        expected="the size of the weights, with its source",
+        found="none in the recipe",
+        remedy="set both; without them each node judges once the source has told it the sizes",
+        variable="weights.size",
+    )
+
+
+def _disk_of(directory: str, facts: NodeFacts) -> Disk | None:
+    """Return the disk that holds a folder, as far as the facts tell."""
+    holding = [
+        disk for disk in facts.disk if posixpath.commonpath([disk.path, directory]) == disk.path
+    ]
+    return max(holding, key=lambda held: len(held.path), default=None)
+
+
+def _image_stays_bytes(release: Release, disk: Disk, facts: NodeFacts) -> int:
+    """Return what the image will have taken of a disk once it is loaded, 0 where it is there.
+
+    The classic store keeps it once, containerd's twice: as blobs and as snapshots.
+    """
+    if has_image(release, facts):
+        return 0
+    disks = {entry.path: entry for entry in facts.disk}
+    try:
+        root, copies = disks.get(facts.docker.root_dir), 2 if facts.docker.containerd_store else 1
+    except SectionUnknownError:
+        root, copies = disk, 2
+    state = disks.get(STATE)
+    image = copies * release.image.size_bytes
+    return (image if root is None or root.filesystem == disk.filesystem else 0) + (
+        release.archive_bytes if state is None or state.filesystem == disk.filesystem else 0
+    )
