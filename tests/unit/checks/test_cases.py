@@ -537,6 +537,21 @@ CASES = [
         errors=(("memory.swap_off", "bravo"),),
     ),
     Case(
+        "SWAP-04-zram-generated",
+        {"bravo": [e.unit("dev-zram0.swap", UnitFileState="generated", What="/dev/zram0")]},
+        errors=(("memory.swap_stays_off", "bravo"),),
+        note="swapoff by hand leaves the generator's unit for the next boot",
+    ),
+    Case(
+        "SWAP-04-zram-masked",
+        {"bravo": [e.unit("dev-zram0.swap", LoadState="masked", UnitFileState="masked")]},
+    ),
+    Case(
+        "SWAP-04-zram-service",
+        {"bravo": [e.unit("zramswap.service", LoadState="loaded", UnitFileState="enabled")]},
+        errors=(("memory.swap_stays_off", "bravo"),),
+    ),
+    Case(
         "SWAP-07",
         {"bravo": [e.write("/proc/swaps", SWAPS + SWAP_IMG)]},
         changes={"needs": replace(NEEDS, keep_swap=True)},
@@ -1092,6 +1107,21 @@ CASES = [
         "PWR-03",
         {"bravo": [e.text("/_commands/nvidia-smi-gpu.txt", "3003", "2200")]},
         warnings=(("power.clock_cap", ""),),
+    ),
+    Case(
+        "PWR-03-crawling",
+        {"bravo": [e.write("/_commands/nvidia-smi-clocks.txt", "507, 3003, 96\n")]},
+        warnings=(("power.clock_under_load", "bravo"),),
+    ),
+    Case(
+        "PWR-03-capped-under-load",
+        {"bravo": [e.write("/_commands/nvidia-smi-clocks.txt", "2200, 3003, 96\n")]},
+        note="a deliberate cap is no crawling",
+    ),
+    Case(
+        "PWR-03-idle",
+        {"bravo": [e.write("/_commands/nvidia-smi-clocks.txt", "208, 3003, 3\n")]},
+        note="an idle GPU is slow",
     ),
     Case(
         "TIME-01",

@@ -40,6 +40,7 @@ TOOLS: dict[str, set[str]] = {
     network.ROUTE.name: {"network"},
     gpu.GPU.name: {"gpu"},
     gpu.TENANTS.name: {"gpu"},
+    gpu.CLOCKS.name: {"clocks"},
     "df": {"disk"},
     listeners.SS.name: {"listeners"},
     listeners.SS_ESTABLISHED.name: {"connections"},

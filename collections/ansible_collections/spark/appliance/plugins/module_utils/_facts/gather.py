@@ -13,7 +13,10 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.clock impor
     observe_time,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._facts.docker import observe_docker
-from ansible_collections.spark.appliance.plugins.module_utils._facts.gpu import observe_gpu
+from ansible_collections.spark.appliance.plugins.module_utils._facts.gpu import (
+    observe_clocks,
+    observe_gpu,
+)
 from ansible_collections.spark.appliance.plugins.module_utils._facts.guards import observe_guards
 from ansible_collections.spark.appliance.plugins.module_utils._facts.holders import (
     observe_holders,
@@ -74,6 +77,7 @@ SECTIONS: dict[str, Callable[[Host, Request], Any]] = {
     "firewall": lambda host, _: observe_firewall(host),
     "rdma": lambda host, _: observe_rdma(host),
     "gpu": lambda host, _: observe_gpu(host),
+    "clocks": lambda host, _: observe_clocks(host),
     "docker": lambda host, _: observe_docker(host),
     "units": units,
     "files": lambda host, request: observe_files(host, request.paths),

@@ -30,6 +30,15 @@ TENANTS = Command(
     timeout_s=12.0,
     empty_ok=True,
 )  # fmt: skip
+CLOCKS = Command(
+    "nvidia-smi-clocks",
+    (
+        "nvidia-smi",
+        "--query-gpu=clocks.sm,clocks.max.sm,utilization.gpu",
+        "--format=csv,noheader,nounits",
+    ),
+    timeout_s=12.0,
+)
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _MIB = 1 << 20
 # Exit status 6, and 0 in some releases.
@@ -75,6 +84,25 @@ def parse_tenants(text: str) -> list[dict[str, Any]]:
         used_bytes = int(size) * _MIB if size.isdigit() else None
         found.append({"pid": int(pid), "name": name.strip(), "used_bytes": used_bytes})
     return found
+
+
+def parse_clocks(text: str) -> dict[str, int]:
+    """Return the SM clock of the first GPU now and at most, in MHz, and its load in percent.
+
+    Raises:
+        Unknown: the row is not three numbers.
+    """
+    row = next((line for line in text.splitlines() if line.strip()), "")
+    fields = [field.strip() for field in row.split(",")]
+    if len(fields) != 3 or not all(field.isdigit() for field in fields):
+        raise Unknown(f"nvidia-smi: no clocks: {excerpt(row)}")
+    sm_mhz, max_sm_mhz, load = map(int, fields)
+    return {"sm_mhz": sm_mhz, "max_sm_mhz": max_sm_mhz, "utilization_percent": load}
+
+
+def observe_clocks(host: Host) -> dict[str, int]:
+    """Return the ``clocks`` section: what the GPU runs at now, which only means much under load."""
+    return parse_clocks(host.ask(CLOCKS))
 
 
 def _ask(host: Host, command: Command) -> str:

@@ -27,6 +27,9 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.units import (
 TENANT_BYTES = 500 * MIB
 # Units that a swap can come back from, apart from the ones generated from fstab.
 _GONE = frozenset({"masked", "not-found"})
+# zram-tools and zram-config call swapon themselves, without a swap unit.
+_ZRAM_SERVICES = ("zramswap.service", "zram-config.service")
+_ZRAM_DEVICE = "/dev/zram"
 
 
 @check(
@@ -81,7 +84,7 @@ def swap_off(node: NodeFacts, context: Context) -> Iterator[Problem]:
     cases=("SWAP-01", "SWAP-02", "SWAP-04"),
 )
 def swap_stays_off(node: NodeFacts, context: Context) -> Iterator[Problem]:
-    """A swap line in fstab or an enabled swap unit turns swap on again when the node boots."""
+    """A swap line in fstab, an enabled swap unit or a zram service turns swap on again."""
     if context.needs.keep_swap:
         return
     for line in node.memory.fstab_swaps:
@@ -92,8 +95,14 @@ def swap_stays_off(node: NodeFacts, context: Context) -> Iterator[Problem]:
                 evidence=line.line,
             )
     for unit in node.memory.swap_units:
-        if unit.enabled in {"enabled", "static"} and unit.load not in _GONE:
+        # What is generated from fstab is told by its line above; zram has a generator of its own.
+        compressed = unit.enabled == "generated" and unit.what.startswith(_ZRAM_DEVICE)
+        if unit.load not in _GONE and (unit.enabled in {"enabled", "static"} or compressed):
             yield Problem(expected="no enabled swap unit", found=f"{unit.name} is {unit.enabled}")
+    for name in _ZRAM_SERVICES:
+        service = node.units.get(name)
+        if service is not None and service.enabled == "enabled" and service.load not in _GONE:
+            yield Problem(expected=f"{name} disabled", found="enabled")
 
 
 @check(

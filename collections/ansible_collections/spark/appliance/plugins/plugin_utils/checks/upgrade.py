@@ -324,6 +324,33 @@ def clock_cap(context: Context) -> Iterator[Problem]:
         yield Problem(expected="one clock limit", found=listing)
 
 
+# Idle clocks say nothing; from here on the GPU is at work.
+BUSY_PERCENT = 50
+
+
+@check(
+    "power.clock_under_load",
+    "the GPU does not crawl under load",
+    severity=Severity.WARNING,
+    scope=Scope.NODE,
+    phases=frozenset({Phase.VERIFY}),
+    own_kernel=True,
+    remedy="take the power supply off the node for a minute and use the one that came with it; "
+    "look for heat",
+    cases=("PWR-03",),
+)
+def clock_under_load(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """Half of the highest clock is below every deliberate cap, and slows all ranks."""
+    del context
+    clocks = node.clocks
+    busy = clocks.utilization_percent >= BUSY_PERCENT
+    if busy and clocks.sm_mhz * 2 < clocks.max_sm_mhz:
+        yield Problem(
+            expected=f"at least {clocks.max_sm_mhz // 2} MHz of {clocks.max_sm_mhz} MHz under load",
+            found=f"{clocks.sm_mhz} MHz at {clocks.utilization_percent} % load",
+        )
+
+
 # TLS and apt fail with clocks days apart; a minute leaves room for a slow first connection.
 WORST_SKEW_S = 60.0
 

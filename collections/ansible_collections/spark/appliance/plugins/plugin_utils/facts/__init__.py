@@ -13,6 +13,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.facts.docker impor
     Image,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts.gpu import (
+    Clocks,
     Gpu,
     Tenant,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "Avahi",
     "Boot",
     "BrokenSource",
+    "Clocks",
     "Container",
     "Dgx",
     "Disk",

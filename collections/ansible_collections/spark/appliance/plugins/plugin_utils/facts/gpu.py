@@ -25,3 +25,12 @@ class Gpu:
     loaded_driver_version: str | None
     max_sm_mhz: int | None
     tenants: tuple[Tenant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The GPU's SM clock now and at most in MHz, and its load in percent."""
+
+    sm_mhz: int
+    max_sm_mhz: int
+    utilization_percent: int

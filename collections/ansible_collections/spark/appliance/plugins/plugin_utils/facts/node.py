@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts.clock import Power, Time
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts.docker import Docker
-from ansible_collections.spark.appliance.plugins.plugin_utils.facts.gpu import Gpu
+from ansible_collections.spark.appliance.plugins.plugin_utils.facts.gpu import Clocks, Gpu
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts.identity import Boot, Identity
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts.kernel_log import KernelLog
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts.memory import Memory
@@ -155,6 +155,10 @@ class NodeFacts:
     @property
     def gpu(self) -> Gpu:
         return self._section("gpu", Gpu)
+
+    @property
+    def clocks(self) -> Clocks:
+        return self._section("clocks", Clocks)
 
     @property
     def docker(self) -> Docker:
