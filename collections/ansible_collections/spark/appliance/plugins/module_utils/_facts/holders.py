@@ -67,9 +67,10 @@ def parse_held(smaps_rollup: str | None, status: str) -> tuple[int | None, str]:
     return None, "unreadable"
 
 
-def _read(host: Host, path: str) -> str | None:
+def _rollup(host: Host, pid: int) -> str | None:
+    # Older kernels and kernel threads have none, and some hardened ones refuse it even to root.
     try:
-        return host.text(path)
+        return host.text(f"/proc/{pid}/smaps_rollup")
     except Unknown:
         return None
 
@@ -78,20 +79,23 @@ def observe_holders(host: Host) -> dict[str, Any]:
     """Return the ``holders`` section: every process in a container, and every large one elsewhere.
 
     A process that ends while it is read is left out.
+
+    Raises:
+        Unknown: the cgroup or the status of a process cannot be read.
     """
     prefix = node_prefix(host.need("/proc/1/cgroup"))
     rows = []
     for process in processes(host):
-        cgroup = _read(host, f"/proc/{process.pid}/cgroup")
+        cgroup = host.text(f"/proc/{process.pid}/cgroup")
         if cgroup is None:
             continue
         container, unit = parse_cgroup(cgroup, prefix)
         if container is None and process.rss_bytes < LEAST_BYTES:
             continue
-        status = _read(host, f"/proc/{process.pid}/status")
+        status = host.text(f"/proc/{process.pid}/status")
         if status is None:
             continue
-        rollup = _read(host, f"/proc/{process.pid}/smaps_rollup")
+        rollup = _rollup(host, process.pid)
         held_bytes, source = parse_held(rollup, status)
         rows.append(
             {

@@ -28,6 +28,8 @@ Json: TypeAlias = Any
 FILE_LIMIT_BYTES = 2 << 20
 OUTPUT_LIMIT_BYTES = 8 << 20
 HASH_LIMIT_BYTES = 64 << 20
+# sysfs values are at most one page, of 4 KiB or on some arm64 kernels 64 KiB.
+ATTRIBUTE_LIMIT_BYTES = 64 << 10
 DOCKER_SOCKET = "/var/run/docker.sock"
 DOCKER_TIMEOUT_S = 12.0
 # The kernel gives up after 40 links in one path (path_resolution(7)).
@@ -95,6 +97,11 @@ def excerpt(text: str, limit: int = 160) -> str:
     """Return ``text`` as one short printable line for a reason."""
     line = re.sub(r"[^\x20-\x7e]+", " ", text).strip()
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _open(path: Path) -> int:
+    # Not blocking, because a FIFO in place of a file must not hang the node's only probe.
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 class Host:
@@ -173,8 +180,7 @@ class Host:
             Unknown: it exists but is unreadable, no regular file or larger than ``limit_bytes``.
         """
         try:
-            # Not blocking, because a FIFO in place of a file must not hang the node's only probe.
-            handle = os.open(self._follow(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = _open(self._follow(path))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -190,6 +196,9 @@ class Host:
                     raise Unknown(f"{path}: larger than {limit_bytes} bytes")
                 chunks.append(chunk)
         except OSError as error:
+            # A process that ends between opening and reading leaves nothing to read.
+            if error.errno == errno.ESRCH:
+                return None
             raise Unknown(f"{path}: {error.strerror}") from error
         finally:
             os.close(handle)
@@ -212,13 +221,29 @@ class Host:
         return content
 
     def attribute(self, path: str) -> str | None:
-        """Return one sysfs value, or None when the kernel has none (absent, or EINVAL)."""
+        """Return one sysfs value, or None when the kernel has none (absent, or EINVAL).
+
+        Raises:
+            Unknown: it is unreadable, no regular file, no text or longer than sysfs allows.
+        """
         try:
-            raw = self._follow(path).read_bytes()[:4096]
+            handle = _open(self._follow(path))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise Unknown(f"{path}: {error.strerror}") from error
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise Unknown(f"{path}: not a regular file")
+            raw = os.read(handle, ATTRIBUTE_LIMIT_BYTES + 1)
         except OSError as error:
             if error.errno in (*_ABSENT, errno.EINVAL, errno.EOPNOTSUPP):
                 return None
             raise Unknown(f"{path}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+        if len(raw) > ATTRIBUTE_LIMIT_BYTES:
+            raise Unknown(f"{path}: larger than {ATTRIBUTE_LIMIT_BYTES} bytes")
         return plain(raw, path).strip()
 
     def names(self, path: str) -> list[str] | None:
@@ -255,13 +280,14 @@ class Host:
     def sha256(self, path: str) -> str | None:
         """Return the digest of a regular file up to 64 MiB, or None for anything else."""
         try:
-            with self._follow(path).open("rb") as stream:
+            with os.fdopen(_open(self._follow(path)), "rb") as stream:
                 status = os.fstat(stream.fileno())
                 if not stat.S_ISREG(status.st_mode) or status.st_size > HASH_LIMIT_BYTES:
                     return None
                 return hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
-            if error.errno in _ABSENT:
+            # fdopen refuses a directory, of which there is no digest.
+            if error.errno in (*_ABSENT, errno.EISDIR):
                 return None
             raise Unknown(f"{path}: {error.strerror}") from error
 
@@ -519,7 +545,11 @@ def session_connection() -> str:
 
 
 def concurrently(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run ``tasks`` in threads; return their results in order, an :class:`Unknown` where raised."""
+    """Run ``tasks`` in threads; return their results in order, an :class:`Unknown` where raised.
+
+    Any other exception becomes an :class:`Unknown` too: in a thread it would be lost, and with it
+    the reason.
+    """
     results: list[Any] = [None] * len(tasks)
 
     def work(index: int) -> None:
@@ -527,6 +557,8 @@ def concurrently(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
             results[index] = tasks[index]()
         except Unknown as reason:
             results[index] = reason
+        except Exception as error:  # noqa: BLE001 -- see above
+            results[index] = Unknown(f"{type(error).__name__}: {excerpt(str(error))}")
 
     threads = [
         threading.Thread(target=work, args=(index,), daemon=True) for index in range(len(tasks))

@@ -27,23 +27,22 @@ def processes(host: Host) -> list[Process]:
     """Return the node's processes; one that ends while being read is left out.
 
     Raises:
-        Unknown: /proc lists no process at all.
+        Unknown: /proc lists no process at all, or the status of one cannot be read.
     """
     found = []
     for name in host.names("/proc") or []:
         if not name.isdigit():
             continue
-        try:
-            status = host.text(f"/proc/{name}/status", 1 << 16)
-        except Unknown:
-            continue
+        status = host.text(f"/proc/{name}/status", 1 << 16)
         if status is None:
             continue
         title = re.search(r"^Name:\t(.+)$", status, re.MULTILINE)
         resident = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
-        if title:
-            size_bytes = int(resident.group(1)) * 1024 if resident else 0
-            found.append(Process(int(name), title.group(1), size_bytes))
+        # A process that nobody can name could be the very one that is looked for.
+        if title is None:
+            raise Unknown(f"/proc/{name}/status: no Name in it")
+        size_bytes = int(resident.group(1)) * 1024 if resident else 0
+        found.append(Process(int(name), title.group(1), size_bytes))
     if not found:
         raise Unknown("/proc: lists no process")
     return found
