@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (
     ExpectedImage,
     Phase,
@@ -78,11 +80,38 @@ CAGE_0 = (
 SWAPFILE = "/swapfile                               file\t\t33554428\t0\t\t-3\n"
 SWAPS = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
 SWAP_IMG = "/swap.img                               file\t\t16777212\t0\t\t-2\n"
-ON_ALL = dict.fromkeys(NODES)
+KERNEL_7 = (
+    e.write("/proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n"),
+    e.symlink("/boot/vmlinuz", "vmlinuz-7.0.0-1019-nvidia"),
+    e.write("/boot/vmlinuz-7.0.0-1019-nvidia", ""),
+    e.write("/boot/initrd.img-7.0.0-1019-nvidia", ""),
+    e.write(
+        "/lib/modules/7.0.0-1019-nvidia/modules.dep",
+        "kernel/nvidia.ko:\nkernel/mlx5_core.ko:\n",
+    ),
+)
+ONE_SUBNET = rails(
+    **{
+        name: (f"10.77.0.{11 + index}/16", f"10.77.1.{11 + index}/16")
+        for index, name in enumerate(NODES)
+    }
+)
+SHUTDOWN_RECORD = (
+    "shutdown system down  6.17.0-1026-nvid Mon Sep 21 07:59:00 2026 - "
+    "Mon Sep 21 08:00:00 2026  (00:01)\n"
+)
 
 CASES = [
     # A. fabric
     Case("NET-01", note="one cable in cage 1: the other cage's down ports are no finding"),
+    Case(
+        "NET-01-other-order",
+        {
+            name: [lambda tree: tree.edit_json(e.ADDR, lambda items: items.reverse())]
+            for name in ("bravo", "delta")
+        },
+        note="the order in which a node lists its netdevs means nothing",
+    ),
     Case(
         "NET-02",
         {
@@ -128,6 +157,20 @@ CASES = [
             ("fabric.addresses", "bravo"),
         ),
         warnings=(("fabric.rails_apart", "bravo"),),
+    ),
+    Case(
+        "NET-06-on-all-nodes",
+        {
+            name: [
+                e.address(A1, f"10.77.0.{11 + index}/16"),
+                e.address(B1, f"10.77.1.{11 + index}/16"),
+                e.text("/_commands/netplan-get.txt", "/24", "/16"),
+            ]
+            for index, name in enumerate(NODES)
+        },
+        changes=ONE_SUBNET,
+        warnings=tuple(("fabric.rails_apart", name) for name in NODES),
+        note="inventory and nodes agree on one subnet for both rails, as an assistant wrote it",
     ),
     Case(
         "NET-07",
@@ -209,6 +252,26 @@ CASES = [
         note="an entry of a name of its own may match the rail, but its MTU cannot be told",
     ),
     Case(
+        "NET-13-before-fabric",
+        {"bravo": [e.write("/_commands/netplan-get.txt", "network:\n  version: 2\n")]},
+        infos=(("fabric.persistent", "bravo"),),
+        phase=Phase.PREFLIGHT,
+    ),
+    Case(
+        "NET-15-before-fabric",
+        {
+            "bravo": [
+                e.write(
+                    "/run/NetworkManager/system-connections/Wired connection 1.nmconnection",
+                    f"[connection]\nid=Wired connection 1\ntype=ethernet\ninterface-name={A0}\n"
+                    "autoconnect-retries=-1\n[ipv4]\nmethod=auto\n",
+                ),
+            ]
+        },
+        infos=(("fabric.dhcp", "bravo"),),
+        phase=Phase.PREFLIGHT,
+    ),
+    Case(
         "NET-15",
         {
             "bravo": [
@@ -241,6 +304,13 @@ CASES = [
         "NET-17",
         {"bravo": [e.remove_links(A0, A1, B0, B1)]},
         errors=(("fabric.reach", "bravo"), ("fabric.card", "bravo"), ("fabric.rails", "bravo")),
+    ),
+    Case(
+        "NET-18-both-cages",
+        {name: [e.carrier(A0, up=True), e.carrier(B0, up=True)] for name in NODES},
+        errors=tuple(("fabric.rails", name) for name in NODES),
+        phase=Phase.GATE,
+        note="a ring needs both cages of every node",
     ),
     Case(
         "NET-19",
@@ -285,7 +355,12 @@ CASES = [
     Case("NET-23", note="docker0 has one address on all nodes and is no finding"),
     Case(
         "NET-25",
-        changes=rails(bravo=("10.77.5.1/32", "10.77.1.12/24")),
+        changes=rails(
+            **{
+                name: (f"10.77.{5 * i}.1/32", f"10.77.1.{11 + i}/24")
+                for i, name in enumerate(NODES)
+            }
+        ),
         errors=(("fabric.prefix", ""),),
         phase=Phase.INVENTORY,
     ),
@@ -307,6 +382,20 @@ CASES = [
     ),
     Case(
         "GID-04",
+        {
+            "bravo": [
+                e.address(B1),
+                *[
+                    e.remove(f"/sys/class/infiniband/roceP2p1s0f1/ports/1/{part}/{index}")
+                    for part in ("gid_attrs/types", "gids")
+                    for index in (2, 3)
+                ],
+            ]
+        },
+        errors=(("fabric.reach", "bravo"), ("fabric.addresses", "bravo"), ("rdma.gid", "bravo")),
+    ),
+    Case(
+        "GID-04-address-without-entry",
         {
             "bravo": [
                 e.remove(f"/sys/class/infiniband/roceP2p1s0f1/ports/1/{part}/{index}")
@@ -364,6 +453,14 @@ CASES = [
         "RAY-10-orphans",
         errors=tuple(("memory.returned", name) for name in NODES),
         phase=Phase.AFTER_STOP,
+    ),
+    Case(
+        "RAY-10-orphan",
+        {
+            name: [e.second_container("spark-engine-old"), e.unit("spark-engine.service")]
+            for name in ("bravo",)
+        },
+        warnings=(("serving.only_container", "bravo"),),
     ),
     Case(
         "RAY-11",
@@ -424,6 +521,15 @@ CASES = [
         note="the head's floor is stricter than a worker's",
     ),
     Case(
+        "MEM-04-killed",
+        {
+            "alpha": [
+                e.kernel_line(950.0, "Out of memory: Killed process 5200 (python) total-vm:1kB")
+            ]
+        },
+        errors=(("memory.oom_kill", "alpha"),),
+    ),
+    Case(
         "MEM-05",
         {"bravo": [e.kernel_line(900.0, "NVRM: nvAssertFailed: NV_ERR_NO_MEMORY")]},
         errors=(("memory.gpu_allocation", "bravo"),),
@@ -435,11 +541,17 @@ CASES = [
     ),
     Case(
         "MEM-06",
+        {name: [*KERNEL_7, e.meminfo(CmaTotal=0, CmaFree=220924)] for name in NODES},
+        errors=tuple(("upgrade.kernel_held_off", name) for name in NODES),
+        warnings=tuple(("memory.kernel_reservation", name) for name in NODES),
+    ),
+    Case(
+        "MEM-06-another-kernel",
         {"bravo": [e.meminfo(CmaTotal=0, CmaFree=220924)]},
         warnings=(("memory.kernel_reservation", "bravo"),),
     ),
     Case(
-        "MEM-07",
+        "MEM-07-process",
         {
             name: [
                 e.no_container,
@@ -460,6 +572,25 @@ CASES = [
         warnings=(("serving.only_container", "bravo"),),
     ),
     Case(
+        "MEM-08-after-the-stop",
+        {
+            "bravo": [
+                e.second_container("old-engine"),
+                lambda tree: tree.write(
+                    "/_commands/docker-containers.json",
+                    tree.files["/_commands/docker-containers.json"].replace(b"a" * 12, b"b" * 12),
+                ),
+            ],
+            **{
+                name: [e.no_container, e.write("/_commands/nvidia-smi-apps.txt", "")]
+                for name in ("alpha", "charlie", "delta")
+            },
+        },
+        errors=(("memory.returned", "bravo"),),
+        phase=Phase.AFTER_STOP,
+        note="whatever the container is called, its process is still on the GPU",
+    ),
+    Case(
         "MEM-09",
         {"bravo": [e.container(HostConfig={"Memory": 69 * GIB})]},
         note="a container's memory limit is not believed in and not asked for",
@@ -470,19 +601,21 @@ CASES = [
         note="118 GB is 109.9 GiB and fits; 118 GiB would not",
     ),
     Case(
+        "MEM-12-floor",
+        changes={"needs": replace(NEEDS, floors_bytes={"head": 118 * GIB, "worker": 1})},
+        errors=(("memory.floor", "alpha"),),
+    ),
+    Case(
         "MEM-12-gib",
         changes={"needs": replace(NEEDS, min_total_bytes=122 * GIB)},
         errors=tuple(("memory.total", name) for name in NODES),
         phase=Phase.PREFLIGHT,
     ),
     Case(
-        "MEM-14",
-        {
-            "alpha": [
-                e.kernel_line(950.0, "Out of memory: Killed process 5200 (python) total-vm:1kB")
-            ]
-        },
-        errors=(("memory.oom_kill", "alpha"),),
+        "MEM-14-after-the-power-cycle",
+        {"bravo": [e.text("/_commands/last.txt", SHUTDOWN_RECORD, "")]},
+        warnings=(("power.previous_run", "bravo"),),
+        note="no OOM record, nothing in pstore, no shutdown before the boot",
     ),
     Case(
         "MEM-15",
@@ -518,6 +651,29 @@ CASES = [
         "SWAP-02",
         {"bravo": [e.write("/etc/fstab", "/swap.img\tnone\tswap\tsw\t0\t0\n")]},
         errors=(("memory.swap_stays_off", "bravo"),),
+    ),
+    Case(
+        "SWAP-02-returned",
+        {
+            "bravo": [
+                e.write("/proc/swaps", SWAPS + SWAP_IMG),
+                e.write("/etc/fstab", "/swap.img\tnone\tswap\tsw\t0\t0\n"),
+                e.unit("swap.img.swap", UnitFileState="generated", What="/swap.img"),
+            ]
+        },
+        errors=(("memory.swap_off", "bravo"), ("memory.swap_stays_off", "bravo")),
+    ),
+    Case(
+        "SWAP-02-before-harden",
+        {"bravo": [e.write("/etc/fstab", "/swap.img\tnone\tswap\tsw\t0\t0\n")]},
+        infos=(("memory.swap_stays_off", "bravo"),),
+        phase=Phase.PREFLIGHT,
+    ),
+    Case(
+        "SWAP-04-before-harden",
+        {"bravo": [e.write("/proc/swaps", SWAPS + SWAP_IMG + SWAPFILE)]},
+        infos=(("memory.swap_off", "bravo"),),
+        phase=Phase.PREFLIGHT,
     ),
     Case(
         "SWAP-04",
@@ -574,6 +730,30 @@ CASES = [
             ]
         },
         errors=(("desktop.units_off", "bravo"), ("desktop.processes", "bravo")),
+    ),
+    Case(
+        "GUI-01-before-harden",
+        {
+            "bravo": [
+                e.unit("gdm3.service", LoadState="masked", UnitFileState="masked"),
+                e.unit(
+                    "gdm.service",
+                    LoadState="loaded",
+                    ActiveState="active",
+                    UnitFileState="static",
+                ),
+                e.process(2786, "gnome-shell", 640000),
+                e.symlink(
+                    "/etc/systemd/system/default.target", "/lib/systemd/system/graphical.target"
+                ),
+            ]
+        },
+        infos=(
+            ("desktop.units_off", "bravo"),
+            ("desktop.processes", "bravo"),
+            ("desktop.default_target", "bravo"),
+        ),
+        phase=Phase.PREFLIGHT,
     ),
     Case("GUI-02", note="units that do not exist are no finding"),
     Case(
@@ -653,6 +833,29 @@ CASES = [
         },
         errors=(("desktop.default_target", "bravo"),),
     ),
+    Case(
+        "GUI-07-everything",
+        {
+            "bravo": [
+                e.unit(
+                    "gdm.service",
+                    LoadState="loaded",
+                    ActiveState="active",
+                    UnitFileState="static",
+                    FragmentPath="/usr/lib/systemd/system/gdm.service",
+                ),
+                e.process(2786, "gnome-shell", 640000),
+                e.symlink(
+                    "/etc/systemd/system/default.target", "/lib/systemd/system/graphical.target"
+                ),
+            ]
+        },
+        errors=(
+            ("desktop.units_off", "bravo"),
+            ("desktop.processes", "bravo"),
+            ("desktop.default_target", "bravo"),
+        ),
+    ),
     # H. discovery
     Case(
         "MDNS-02",
@@ -689,6 +892,19 @@ CASES = [
         errors=(("image.present", "bravo"),),
     ),
     Case(
+        "IMG-06-full-disk",
+        {
+            "bravo": [
+                e.write("/_commands/docker-images.json", "[]"),
+                e.write(
+                    "/_commands/df.txt",
+                    "Mounted on 1B-blocks Avail\n" + "/ 916000000000 40960\n" * 3,
+                ),
+            ]
+        },
+        errors=(("image.present", "bravo"), ("disk.space", "bravo")),
+    ),
+    Case(
         "IMG-07",
         {
             "bravo": [
@@ -714,6 +930,17 @@ CASES = [
         "IMG-11",
         {"bravo": [e.other_image("sha256:" + "77" * 32)]},
         errors=(("image.present", "bravo"),),
+        warnings=(("image.same_tag", ""),),
+    ),
+    Case(
+        "IMG-11-running",
+        {
+            "bravo": [
+                e.other_image("sha256:" + "77" * 32),
+                e.container(Image="sha256:" + "77" * 32),
+            ]
+        },
+        errors=(("image.present", "bravo"), ("serving.container", "bravo")),
         warnings=(("image.same_tag", ""),),
     ),
     Case(
@@ -823,20 +1050,14 @@ CASES = [
     ),
     Case(
         "UPG-05",
-        {
-            name: [
-                e.write("/proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n"),
-                e.symlink("/boot/vmlinuz", "vmlinuz-7.0.0-1019-nvidia"),
-                e.write("/boot/vmlinuz-7.0.0-1019-nvidia", ""),
-                e.write("/boot/initrd.img-7.0.0-1019-nvidia", ""),
-                e.write(
-                    "/lib/modules/7.0.0-1019-nvidia/modules.dep",
-                    "kernel/nvidia.ko:\nkernel/mlx5_core.ko:\n",
-                ),
-            ]
-            for name in NODES
-        },
+        dict.fromkeys(NODES, KERNEL_7),
         errors=tuple(("upgrade.kernel_held_off", name) for name in NODES),
+    ),
+    Case(
+        "UPG-05-comes-next",
+        {"bravo": KERNEL_7[1:]},
+        errors=(("upgrade.kernel_held_off", "bravo"),),
+        warnings=(("upgrade.reboot_pending", "bravo"),),
     ),
     Case(
         "UPG-05-prefix",
@@ -938,6 +1159,20 @@ CASES = [
     ),
     Case("UPG-13", layers=(*SERVING, "hp-zgx-recorded"), note="a release file without quotes"),
     Case(
+        "UPG-13-never-updated",
+        {
+            name: [
+                e.write(
+                    "/etc/dgx-release",
+                    '\nDGX_NAME="DGX Spark"\n\nDGX_SWBUILD_VERSION="7.2.3"\n'
+                    'DGX_SERIAL_NUMBER="0"\n',
+                )
+            ]
+            for name in NODES
+        },
+        note="without an update the factory's version counts",
+    ),
+    Case(
         "UPG-14",
         {"bravo": [e.append("/_commands/dpkg-query.txt", "nvidia-fabricmanager-580\t580.1\tii ")]},
         warnings=(("upgrade.driver_branch", "bravo"),),
@@ -1027,6 +1262,39 @@ CASES = [
         errors=(("serving.completion", "alpha"),),
         phase=Phase.AFTER_START,
     ),
+    Case(
+        "BOOT-05-no-answer",
+        changes={"serving": {**SERVED, "models": [], "error": "/v1/models: timed out"}},
+        errors=(("serving.api", "alpha"),),
+        note="health alone is good",
+    ),
+    Case(
+        "BOOT-06",
+        {
+            "delta": [
+                e.carrier(A1, up=False),
+                e.carrier(B1, up=False),
+                e.unit("spark-engine.service", ActiveState="inactive", SubState="dead"),
+                e.no_container,
+                e.write("/_commands/ss-established.txt", ""),
+            ]
+        },
+        errors=tuple(
+            (check, "delta")
+            for check in ("fabric.rails", "serving.units", "serving.container", "serving.ranks")
+        ),
+    ),
+    Case(
+        "BOOT-06-peer",
+        {
+            "charlie": [
+                e.write("/etc/nvidia/cx7-hotplug-enabled", ""),
+                e.kernel_line(700.0, "cx7-pcie-hotplug MTKP0001:00: Cable removal"),
+            ]
+        },
+        infos=(("rdma.power_saving", "charlie"),),
+        note="the card came back, and why it went is told",
+    ),
     # N. security
     Case(
         "SEC-01",
@@ -1091,16 +1359,7 @@ CASES = [
     # O. power and time
     Case(
         "PWR-02",
-        {
-            "bravo": [
-                e.text(
-                    "/_commands/last.txt",
-                    "shutdown system down  6.17.0-1026-nvid Mon Sep 21 07:59:00 2026 - "
-                    "Mon Sep 21 08:00:00 2026  (00:01)\n",
-                    "",
-                )
-            ]
-        },
+        {"bravo": [e.text("/_commands/last.txt", SHUTDOWN_RECORD, "")]},
         warnings=(("power.previous_run", "bravo"),),
     ),
     Case(
@@ -1172,6 +1431,75 @@ def test_case(case: Case) -> None:
     assert found(judged) == case.expected, [finding.message() for finding in judged]
 
 
+def _of(case_id: str) -> list[Case]:
+    return [case for case in CASES if case.id == case_id or case.id.startswith(f"{case_id}-")]
+
+
+def _answers() -> dict[str, str]:
+    folder = Path(__file__).parents[3] / "docs"
+    listed = yaml.safe_load((folder / "cases.yml").read_text(encoding="utf-8"))
+    return {name: entry["answer"] for name, entry in listed.items()}
+
+
+ANSWERS = _answers()
+CLAIMS = [(entry.id, case) for entry in declared() for case in entry.cases]
+# Asked for by name below and in test_fleets.py, where a fleet, a receipt or a loss is needed.
+BY_NAME = {
+    ("drift.node", "GUI-07"),
+    ("drift.node", "MEM-13"),
+    ("drift.node", "NET-08"),
+    ("drift.node", "UPG-11"),
+    ("drift.node", "UPG-18"),
+    ("fabric.reach", "NET-10"),
+    ("fabric.reach", "NET-18"),
+}
+
+
+def test_all_129_cases_are_listed() -> None:
+    assert len(ANSWERS) == 129
+    assert {case.id.partition("-")[0] for case in CASES} <= {n.partition("-")[0] for n in ANSWERS}
+    strays = [case.id for case in CASES if "-".join(case.id.split("-")[:2]) not in ANSWERS]
+    assert strays == []
+
+
+@pytest.mark.parametrize(("check", "case_id"), CLAIMS, ids=map("-".join, CLAIMS))
+def test_a_check_that_names_a_case_is_seen_to_answer_it(check: str, case_id: str) -> None:
+    if (check, case_id) in BY_NAME:
+        return
+    mine = _of(case_id)
+    assert mine, f"no test is named {case_id}"
+    if ANSWERS[case_id] == "ignore":
+        assert any(not case.expected for case in mine), "nothing shows that it raises no alarm"
+        return
+    told = {found_by for case in mine for found_by, _, _ in case.expected}
+    # What could not be looked at is told under the section's name, or under the context's.
+    blind = {name for name in told if name.startswith(("observe.", "context."))}
+    assert check in told or blind, f"{check} says nothing in {[case.id for case in mine]}"
+
+
+@pytest.mark.parametrize("case_id", sorted({case for _, case in CLAIMS}))
+def test_the_outcome_of_a_case_is_its_answer(case_id: str) -> None:
+    if any(named == case_id for _, named in BY_NAME) and not _of(case_id):
+        return
+    severities = {severity for case in _of(case_id) for _, _, severity in case.expected}
+    silent = any(not case.expected for case in _of(case_id))
+    match ANSWERS[case_id]:
+        case "ignore":
+            assert silent
+        case "refuse":
+            assert ERROR in severities or case_id in REFUSED_BY_A_ROLE
+        case "detect":
+            assert severities
+        case "repair":
+            before = [case for case in _of(case_id) if case.phase is Phase.PREFLIGHT]
+            assert any(severity is INFO for case in before for _, _, severity in case.expected)
+            assert severities & {ERROR, WARNING}, "it counts once the role has run"
+
+
+# The check warns; the role does not touch what would cut the session.
+REFUSED_BY_A_ROLE = {"ANS-04"}
+
+
 def test_every_check_has_a_case_that_it_fails() -> None:
     failed = {check for case in CASES for check, _, _ in case.expected}
     # It has tests of its own in test_fleets.py.
@@ -1235,6 +1563,19 @@ def test_a_ping_that_did_not_run_is_a_finding(said: Edit, part: str) -> None:
     judged = judge(context(edits={"bravo": [said]}), Phase.VERIFY)
     assert found(judged) == {("fabric.reach", "bravo", ERROR)}
     assert part in judged[0].found
+
+
+def test_mem_14_a_node_that_is_lost_is_named_and_the_others_are_judged() -> None:
+    whole = context()
+    left = {name: facts for name, facts in whole.facts.items() if name != "bravo"}
+    judged = judge(replace(whole, facts=left), Phase.VERIFY)
+    assert found(judged) == {("observe.node", "bravo", ERROR)}
+
+
+def test_img_13_the_reason_is_what_the_engine_s_log_says() -> None:
+    (case,) = _of("IMG-13")
+    (finding,) = judge(context(case.layers, case.edits), case.phase)
+    assert "invalid database" in finding.found
 
 
 def test_upg_10_a_tool_that_hangs_is_unknown_and_bounded() -> None:

@@ -140,6 +140,27 @@ def test_upg_18_an_update_of_all_nodes_is_drift_and_no_error() -> None:
     }
 
 
+def test_net_08_an_mtu_that_fell_back_is_told_as_before_and_now() -> None:
+    fallen = {"bravo": [e.link("enP2p1s0f1np1", mtu=1500)]}
+    judged = judge(context(edits=fallen, receipt=_receipt()), Phase.VERIFY)
+    assert found(judged) == {("fabric.mtu", "bravo", ERROR), ("drift.node", "bravo", INFO)}
+    assert judged[1].found == "MTU of enP2p1s0f1np1: 9000 → 1500"
+
+
+def test_gui_07_a_desktop_that_came_back_is_told_as_before_and_now() -> None:
+    back = [e.unit("gdm.service", LoadState="loaded", UnitFileState="static")]
+    judged = judge(context(edits={"bravo": back}, receipt=_receipt()), Phase.VERIFY)
+    assert found(judged) == {("desktop.units_off", "bravo", ERROR), ("drift.node", "bravo", INFO)}
+    assert judged[1].found == "gdm.service at boot: masked → static"
+
+
+def test_upg_11_a_hold_is_told_as_before_and_now() -> None:
+    held = [e.text("/_commands/dpkg-query.txt", "1026.26\tii ", "1026.26\thi ")]
+    judged = judge(context(edits={"bravo": held}, receipt=_receipt()), Phase.VERIFY)
+    assert found(judged) == {("drift.node", "bravo", INFO)}
+    assert judged[0].found == "held packages: none → linux-image-6.17.0-1026-nvidia"
+
+
 def test_after_an_upgrade_what_only_bites_at_the_next_boot_is_an_error() -> None:
     hazards = [
         e.write("/etc/fstab", "/swap.img none swap sw 0 0\n"),
@@ -208,21 +229,6 @@ def test_a_receipt_of_an_older_shape_is_compared_where_it_tells() -> None:
     assert {finding.found for finding in judged} == {
         "kernel: 6.11.0-1016-nvidia → 6.17.0-1026-nvidia",
         "gone: 1 → none",
-    }
-
-
-def test_boot_06_a_node_that_rebooted_alone_is_named() -> None:
-    alone = [
-        e.carrier("enp1s0f1np1", up=False),
-        e.carrier("enP2p1s0f1np1", up=False),
-        e.unit("spark-engine.service", ActiveState="inactive", SubState="dead"),
-        e.no_container,
-        e.write("/_commands/ss-established.txt", ""),
-    ]
-    judged = judge(context(edits={"delta": alone}), Phase.VERIFY)
-    assert found(judged) == {
-        (check, "delta", ERROR)
-        for check in ("fabric.rails", "serving.units", "serving.container", "serving.ranks")
     }
 
 

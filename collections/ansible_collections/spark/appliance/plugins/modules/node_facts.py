@@ -6,8 +6,9 @@ DOCUMENTATION = r"""
 module: node_facts
 short_description: Read everything that a judgement needs from one node, in one round trip
 description:
-  - Reads identity, boot, memory, display, avahi, network, firewall, RDMA, GPU, clocks, Docker, units,
-    files, disk, launch, weights, listeners, time, power, packages and the kernel log of a node.
+  - Reads identity, boot, memory, display, avahi, network, firewall, RDMA, GPU, clocks, Docker,
+    units, files, disk, launch, weights, listeners, time, power, packages and the kernel log of a
+    node.
   - Every section is independently known or unknown. A section that could not be read says
     C(ok=false) with a reason; it is never empty instead.
   - All sizes are bytes. Serial numbers, hardware addresses and keys never leave the node.

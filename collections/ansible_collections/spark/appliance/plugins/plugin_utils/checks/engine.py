@@ -222,7 +222,7 @@ def weights(node: NodeFacts, context: Context) -> Iterator[Problem]:
     phases=STAGED,
     repaired_by="weights",
     remedy="run playbooks/weights.yml",
-    cases=("WGT-02",),
+    cases=("WGT-01",),
 )
 def weights_same(context: Context) -> Iterator[Problem]:
     """A rank with other weights than its peers fails late, or answers nonsense."""

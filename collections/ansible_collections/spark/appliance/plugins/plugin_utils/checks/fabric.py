@@ -465,7 +465,7 @@ def link_local_rank(context: Context) -> Iterator[Problem]:
     scope=Scope.FLEET,
     phases=STAGED,
     remedy="check cables and switch",
-    cases=("NET-10", "NET-18", "NET-25", "BOOT-06"),
+    cases=("NET-06", "NET-07", "NET-10", "NET-18"),
 )
 def reach(context: Context) -> Iterator[Problem]:
     """Unfragmented packets prove a path both ways; what ip link says of both ends does not."""

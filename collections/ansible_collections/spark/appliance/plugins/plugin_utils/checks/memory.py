@@ -179,7 +179,7 @@ def gpu_allocation(node: NodeFacts, context: Context) -> Iterator[Problem]:
     phases=SERVING,
     own_kernel=True,
     remedy="roll to a profile that needs less memory, or free the node of other users",
-    cases=("MEM-04", "MEM-14"),
+    cases=("MEM-04",),
 )
 def oom_kill(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """An OOM kill after the engine's start means that the profile does not fit this node."""

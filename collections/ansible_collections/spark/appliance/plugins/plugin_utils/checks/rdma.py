@@ -33,7 +33,7 @@ def _rail_devices(node: NodeFacts) -> Iterator[tuple[str, RdmaDevice | None]]:
     scope=Scope.NODE,
     phases=HOST,
     remedy="see that mlx5_ib is loaded and the link is up; NCCL falls back to TCP without it",
-    cases=("NET-04", "NET-07", "NET-19"),
+    cases=("NET-04", "NET-07"),
 )
 def devices(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """The device of each rail is derived from its netdev, so that no name is ever written down."""

@@ -76,7 +76,7 @@ def same(context: Context) -> Iterator[Problem]:
     scope=Scope.NODE,
     phases=SERVING,
     remedy="read journalctl -u UNIT on the node; run site.yml to start the launch again",
-    cases=("BOOT-01", "RAY-10", "VLLM-06"),
+    cases=("BOOT-01", "BOOT-06", "RAY-10", "RAY-11", "VLLM-06"),
 )
 def units(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """Each unit of the launch must be active; how it ended says why it is not."""
@@ -99,7 +99,7 @@ def units(node: NodeFacts, context: Context) -> Iterator[Problem]:
     scope=Scope.NODE,
     phases=SERVING,
     remedy="run site.yml to start the launch again",
-    cases=("BOOT-01", "IMG-01", "IMG-11", "RAY-10", "RAY-11"),
+    cases=("BOOT-01", "BOOT-06", "IMG-01", "IMG-11", "RAY-11"),
 )
 def container(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """The running container is compared by its image's config digest, not by a name."""
@@ -146,7 +146,7 @@ def only_container(node: NodeFacts, context: Context) -> Iterator[Problem]:
     scope=Scope.NODE,
     phases=SERVING,
     remedy="start the launch that the recipe renders",
-    cases=("BOOT-01", "BOOT-03"),
+    cases=("BOOT-03",),
 )
 def restart_policy(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """Docker would restart one rank of a dead group, without gates and without end."""
@@ -161,7 +161,7 @@ def restart_policy(node: NodeFacts, context: Context) -> Iterator[Problem]:
     scope=Scope.NODE,
     phases=SERVING,
     remedy="read the engine's journal on the node; run site.yml to start the group again",
-    cases=("RAY-01", "RAY-02", "RAY-03"),
+    cases=("RAY-01", "RAY-03", "BOOT-06"),
 )
 def ranks(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """A worker that joined stays connected to Ray's control store, or to the head's own rank."""
