@@ -269,3 +269,18 @@ def test_no_profile_runs_on_nodes_that_were_never_switched() -> None:
     judged = judge_nodes(material(), None)
     assert judged.context is not None
     assert running_profile(R13, judged.context.facts) == ""
+
+
+def test_what_the_inventory_keeps_is_no_finding() -> None:
+    touched = ("desktop.", "memory.swap_")
+    off = judge_nodes(material(FACTORY), Phase.GATE)
+    assert {name for name in ids(off) if name.startswith(touched)} == {
+        "desktop.units_off",
+        "desktop.processes",
+        "desktop.default_target",
+        "memory.swap_off",
+        "memory.swap_stays_off",
+    }
+    keep = replace(POLICY, harden=HardenPolicy(display="keep", swap="keep"))
+    kept = judge_nodes(material(FACTORY, policy=keep), Phase.GATE)
+    assert [name for name in ids(kept) if name.startswith(touched)] == []

@@ -11,6 +11,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.checks import (
     Context,
     ExpectedImage,
     ExpectedLaunch,
+    Needs,
     Phase,
     Site,
     judge,
@@ -259,6 +260,16 @@ def _start(launch: NodeLaunch, material: Material) -> Start:
     )
 
 
+def _needs(material: Material, profile: Profile) -> Needs:
+    """Return what is demanded of the nodes: what the inventory keeps is no finding."""
+    needs, harden = needs_of(material.recipe, profile), material.policy.harden
+    return replace(
+        needs,
+        keep_swap=needs.keep_swap or harden.swap == "keep",
+        keep_display=harden.display == "keep",
+    )
+
+
 def _expected(launch: NodeLaunch, start: Start, recipe: Recipe) -> ExpectedLaunch:
     container = recipe.container
     return ExpectedLaunch(
@@ -374,7 +385,7 @@ def judge_nodes(material: Material, phase: Phase | None) -> Judgement:
     profile = recipe.profile(name)
     context = Context(
         site=site,
-        needs=needs_of(recipe, profile),
+        needs=_needs(material, profile),
         facts=facts,
         image=ExpectedImage(release.image.config_digest, release.image.architecture),
         serving=material.serving,

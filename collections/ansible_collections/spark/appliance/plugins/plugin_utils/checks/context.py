@@ -126,6 +126,7 @@ class Needs:
         min_total_bytes: least MemTotal.
         floors_bytes: least MemAvailable by role.
         keep_swap: swap is left alone.
+        keep_display: the desktop is left alone.
         rank_port: port of the head that every other rank stays connected to; None is Ray's.
         driver_branch: driver branch that the recipe was proven on, such as ``580``.
     """
@@ -137,6 +138,7 @@ class Needs:
     min_total_bytes: int
     floors_bytes: Mapping[str, int]
     keep_swap: bool = False
+    keep_display: bool = False
     rank_port: int | None = None
     driver_branch: str = ""
 

@@ -32,7 +32,8 @@ NEEDED_UNITS = ("docker.service", "containerd.service", "nvidia-persistenced.ser
 )
 def units_off(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """The real unit is judged, not an alias: masking gdm3 leaves gdm.service running."""
-    del context
+    if context.needs.keep_display:
+        return
     seen: set[str] = set()
     for name, unit in node.display.units.items():
         if unit.load == "not-found" or unit.id in seen:
@@ -57,7 +58,8 @@ def units_off(node: NodeFacts, context: Context) -> Iterator[Problem]:
 )
 def processes(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """Processes tell the truth about the desktop whatever the units say."""
-    del context
+    if context.needs.keep_display:
+        return
     running = node.display.processes
     if running:
         held = sum(process.rss_bytes for process in running)
@@ -79,7 +81,8 @@ def processes(node: NodeFacts, context: Context) -> Iterator[Problem]:
 )
 def default_target(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """The default target decides whether the next boot brings the desktop back."""
-    del context
+    if context.needs.keep_display:
+        return
     target = node.display.default_target
     if target != "multi-user.target":
         yield Problem(expected="default target multi-user.target", found=target)
