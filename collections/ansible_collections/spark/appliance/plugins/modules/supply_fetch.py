@@ -21,7 +21,10 @@ options:
     type: str
     required: true
   url:
-    description: Folder behind C(http://), C(https://) or C(file://).
+    description:
+      - Folder behind C(http://), C(https://) or C(file://), the latter on the node.
+      - C(control://) is a folder of the control node, whose files the action plugin hands over by
+        ssh, which forwards a port of the node's loopback for the time of the copy.
     type: str
     required: true
   folder:
@@ -75,6 +78,12 @@ options:
     description: Never use a proxy, as between nodes.
     type: bool
     default: false
+  tunnel:
+    description:
+      - Set by the action plugin for a folder of the control node; port of the node's loopback that
+        leads there.
+    type: int
+    default: 0
   connections:
     description: Files in flight at once.
     type: int
@@ -128,6 +137,7 @@ archive_sha256:
 
 import shutil
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -136,6 +146,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.errors imp
     SupplyError,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._supply.jobs import Job
+from ansible_collections.spark.appliance.plugins.module_utils._supply.share import wide_listeners
 from ansible_collections.spark.appliance.plugins.module_utils._supply.step import (
     STEP_ARGUMENTS,
     begin,
@@ -162,6 +173,7 @@ ARGUMENTS: dict[str, Any] = {
     "label": {"type": "str"},
     "token": {"type": "str", "default": "", "no_log": True},
     "direct": {"type": "bool", "default": False},
+    "tunnel": {"type": "int", "default": 0},
     "connections": {"type": "int", "default": 4},
     "tools": {"type": "list", "elements": "str", "default": []},
     "reserve_bytes": {"type": "int", "default": 2 << 30},
@@ -198,9 +210,11 @@ def run(module: AnsibleModule) -> dict[str, Any]:
             "archive_sha256": known.archive_sha256 or asked["archive_sha256"],
         }
         return {"state": "done", "data": data, "changed": False}
+    # Where the files come from at first, not the port of one copy.
+    origin = (asked["label"] or asked["url"]).partition("#")[0]
     diff = {
         "before": "",
-        "after": f"{asked['folder']}: verified files of {asked['url']}\n",
+        "after": f"{asked['folder']}: verified files of {origin}\n",
     }
     if module.check_mode:
         data = {
@@ -215,7 +229,23 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         raise RefusalError(
             f"expected the commands {', '.join(missing)}, found none; install their packages"
         )
+    if asked["url"].startswith("control://"):
+        # The action plugin opens the way and asks again.
+        return {"state": "closed", "changed": True, "diff": diff}
+    if asked["tunnel"]:
+        demand_loopback(asked["tunnel"])
     return begin(job, request) | {"changed": True, "diff": diff}
+
+
+def demand_loopback(port: int) -> None:
+    """Refuse a way in that others than this node itself could take."""
+    tables = [Path(f"/proc/net/{name}") for name in ("tcp", "tcp6")]
+    wide = wide_listeners(port, [table.read_text() for table in tables if table.exists()])
+    if wide:
+        raise RefusalError(
+            f"expected sshd to forward port {port} on loopback alone, found it on "
+            f"{', '.join(wide)}; set GatewayPorts no in the node's sshd"
+        )
 
 
 def main() -> None:

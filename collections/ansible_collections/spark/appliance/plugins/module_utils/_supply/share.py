@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand verified files to the other nodes over one rail address, for as long as a copy takes.
+"""Hand files over for as long as a copy takes: a node its verified ones to the others over one
+rail address, the control node those of a folder through a tunnel that begins at its loopback.
 
 HTTP with ranges and a random token of this run, bound to the rail address alone, on a port that
-the kernel picks. What is served is a fixed list of verified files; nothing else has a path. The
-process runs as a transient unit with a deadline and ends by itself when nobody asks any more.
+the kernel picks. What is served is a fixed list of files; nothing else has a path. On a node the
+process is a transient unit with a deadline and ends by itself when nobody asks any more.
 No encryption: the files are public or proven by their digests at the receiver, and one core's
 AES would cap a 200 Gb/s rail.
 """
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import ipaddress
 import os
 import re
 import socket
+import stat
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +29,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from ansible_collections.spark.appliance.plugins.module_utils._supply.errors import RefusalError
-from ansible_collections.spark.appliance.plugins.module_utils._supply.fetch import Wanted
 from ansible_collections.spark.appliance.plugins.module_utils._supply.verified import (
     load_memory,
     untouched,
@@ -33,16 +36,17 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.verified i
 
 # A receiver that stalls holds a thread and a descriptor no longer than this.
 SOCKET_TIMEOUT_S = 60
+LOOPBACK = "127.0.0.1"
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _SEND_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
 class Sharing:
-    """What a server hands out, and what it has handed out so far."""
+    """What a server hands out, by name with its entity tag, and what it has handed out so far."""
 
     folder: Path
-    files: dict[str, Wanted]
+    files: dict[str, str]
     token: str
     sent_bytes: int = 0
     last_request: float = 0.0
@@ -58,6 +62,12 @@ class Sharing:
             self.open_requests -= 1
             self.sent_bytes += sent_bytes
             self.last_request = time.monotonic()
+
+    def evict(self) -> None:
+        """Drop the files from the page cache: at its end a transfer's last pages were in use."""
+        for name in self.files:
+            with contextlib.suppress(OSError), (self.folder / name).open("rb") as stream:
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def idle_s(self) -> float:
         """Seconds since the last request ended, 0 while one is open."""
@@ -98,11 +108,31 @@ def open_server(
             f"{folder}: expected verified files to share, found {', '.join(stale[:4])} unverified; "
             "run again to fetch them"
         )
-    files = {
-        name: Wanted(name, memory.files[name].sha256, memory.files[name].size_bytes)
-        for name in names
-    }
-    sharing = Sharing(folder, files, token, last_request=time.monotonic())
+    return _bind(Sharing(folder, {n: memory.files[n].sha256 for n in names}, token), address, port)
+
+
+def open_folder_server(
+    folder: Path, names: Iterable[str], token: str
+) -> tuple[ThreadingHTTPServer, Sharing]:
+    """Bind a server for files of this machine that nobody has verified yet to its loopback.
+
+    Parameters:
+        folder: where the files lie; links are followed to the file itself.
+        names: files to hand out; one that is not there has no path.
+        token: what a receiver must show.
+    """
+    files = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            status = (folder / name).stat()
+            if stat.S_ISREG(status.st_mode):
+                # A receiver joins what it has to the rest only while the file is the same.
+                files[name] = f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
+    return _bind(Sharing(folder, files, token), LOOPBACK, 0)
+
+
+def _bind(sharing: Sharing, address: str, port: int) -> tuple[ThreadingHTTPServer, Sharing]:
+    sharing.last_request = time.monotonic()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
 
     class Handler(_Handler):
@@ -154,16 +184,17 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(shown.encode(), f"Bearer {self.shared.token}".encode()):
             self._refuse(HTTPStatus.UNAUTHORIZED)
             return
-        file = self.shared.files.get(unquote(self.path).lstrip("/"))
-        if file is None:
+        name = unquote(self.path).lstrip("/")
+        tag = self.shared.files.get(name)
+        if tag is None:
             self._refuse(HTTPStatus.NOT_FOUND)
             return
         sent = 0
         self.shared.begin()
         try:
-            with (self.shared.folder / file.name).open("rb", buffering=0) as stream:
+            with (self.shared.folder / name).open("rb", buffering=0) as stream:
                 size = os.fstat(stream.fileno()).st_size
-                span = self._span(size, f'"{file.sha256}"')
+                span = self._span(size, f'"{tag}"')
                 if span is None:
                     self._refuse(
                         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, Content_Range=f"bytes */{size}"
@@ -174,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_response(HTTPStatus.OK if whole else HTTPStatus.PARTIAL_CONTENT)
                 self.send_header("Content-Length", str(stop - start))
                 self.send_header("Accept-Ranges", "bytes")
-                self.send_header("ETag", f'"{file.sha256}"')
+                self.send_header("ETag", f'"{tag}"')
                 if not whole:
                     self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
                 self.end_headers()
@@ -203,6 +234,32 @@ class _Handler(BaseHTTPRequestHandler):
         return (start, stop) if start < stop else None
 
 
+def wide_listeners(port: int, tables: Iterable[str]) -> list[str]:
+    """Return the addresses beyond loopback that something listens at on a port.
+
+    Parameters:
+        port: TCP port.
+        tables: contents of ``/proc/net/tcp`` and ``/proc/net/tcp6``.
+    """
+    found = []
+    for table in tables:
+        for line in table.splitlines()[1:]:
+            fields = line.split()
+            address, _, number = fields[1].rpartition(":")
+            # State 0A is LISTEN; each group of four bytes stands in this machine's byte order.
+            if fields[3] != "0A" or int(number, 16) != port:
+                continue
+            raw = b"".join(
+                int(address[at : at + 8], 16).to_bytes(4, sys.byteorder)
+                for at in range(0, len(address), 8)
+            )
+            shown = ipaddress.ip_address(raw)
+            mapped = getattr(shown, "ipv4_mapped", None) or shown
+            if not mapped.is_loopback:
+                found.append(str(mapped))
+    return found
+
+
 def serve_until(
     server: ThreadingHTTPServer,
     sharing: Sharing,
@@ -211,7 +268,10 @@ def serve_until(
     deadline_s: float,
     tell: Callable[[Sharing], None],
 ) -> None:
-    """Serve until nobody asked for ``idle_limit_s``, or ``deadline_s`` are over; then close."""
+    """Serve until nobody asked for ``idle_limit_s``, or ``deadline_s`` are over; then close.
+
+    An exception, such as that of a signal, closes as well.
+    """
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2})
     thread.start()
     ends = time.monotonic() + deadline_s
@@ -224,3 +284,4 @@ def serve_until(
             server.shutdown()
         server.server_close()
         thread.join()
+        sharing.evict()

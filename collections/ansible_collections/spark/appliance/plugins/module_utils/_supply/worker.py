@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import signal
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict
@@ -117,7 +118,7 @@ def fetch(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
         else:
             pairs = list(sums.items())
         files = [Wanted(path, digest) for path, digest in pairs]
-    if not request.get("direct"):
+    if not (request.get("files") and request.get("direct")):
         # Between nodes the set was judged when it came from outside.
         demand_whole(origin, {file.name for file in files})
     pinned = request.get("manifest_sha256") or ""
@@ -201,6 +202,8 @@ def share(job: Path, request: Mapping[str, Any], progress: Progress) -> dict[str
     server, sharing = open_server(
         Path(request["folder"]), request["names"], request["address"], port, request["token"]
     )
+    # The role ends a copy by stopping the unit; it closes then as it does at its own end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     replace_file(ready, json.dumps({"port": server.server_address[1]}).encode(), 0o600)
     progress.stage("share", 0)
     told = 0
