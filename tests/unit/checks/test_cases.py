@@ -1049,6 +1049,15 @@ CASES = [
         errors=(("upgrade.reboot_pending", "bravo"),),
     ),
     Case(
+        "UPG-04-older-one-left",
+        {
+            "bravo": [
+                e.append("/_commands/dpkg-query.txt", "nvidia-driver-580\t580.95.05-0ubuntu1\tii ")
+            ]
+        },
+        note="580.95 is older than 580.159, which is loaded",
+    ),
+    Case(
         "UPG-05",
         dict.fromkeys(NODES, KERNEL_7),
         errors=tuple(("upgrade.kernel_held_off", name) for name in NODES),

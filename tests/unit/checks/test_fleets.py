@@ -161,6 +161,11 @@ def test_upg_11_a_hold_is_told_as_before_and_now() -> None:
     assert judged[0].found == "held packages: none → linux-image-6.17.0-1026-nvidia"
 
 
+@pytest.mark.parametrize("nodes", [{}, {"bravo": 3}, {"bravo": {"state": []}}, {"bravo": None}])
+def test_a_receipt_that_tells_nothing_of_a_node_tells_no_drift(nodes: dict[str, Any]) -> None:
+    assert judge(context(receipt={"nodes": nodes}), Phase.VERIFY) == []
+
+
 def test_after_an_upgrade_what_only_bites_at_the_next_boot_is_an_error() -> None:
     hazards = [
         e.write("/etc/fstab", "/swap.img none swap sw 0 0\n"),

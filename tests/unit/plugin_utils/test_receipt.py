@@ -49,6 +49,10 @@ def test_the_last_good_one_is_the_newest_without_a_refusal() -> None:
         "<html>",
         '{"schema": 99, "good": true, "time": "2099"}',
         "[1]",
+        '{"schema": 1, "good": true, "time": "2099", "nodes": []}',
+        '{"schema": 1, "good": "yes", "time": "2099", "nodes": {}}',
+        "[" * 100_000,
+        "\ufffd\x00junk",
     ]
     found = last_good(texts)
     assert found is not None

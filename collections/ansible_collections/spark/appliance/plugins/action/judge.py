@@ -151,7 +151,10 @@ class ActionModule(ActionBase):
                 templates={name: (root / "templates" / name).read_text() for name in TEMPLATES},
                 facts=_observed(variables["hostvars"], inventory.nodes),
                 serving=_serving(variables["hostvars"], inventory.nodes),
-                receipt=last_good(path.read_text() for path in receipts.glob("*.json")),
+                receipt=last_good(
+                    path.read_text(encoding="utf-8", errors="replace")
+                    for path in receipts.glob("*.json")
+                ),
                 ledger=_ledger(receipts / LEDGER_NAME),
                 watched=_watched(variables["hostvars"], inventory.nodes),
                 predicting=self._task.check_mode,

@@ -100,8 +100,10 @@ def last_good(texts: Iterable[str]) -> dict[str, Any] | None:
     for text in texts:
         try:
             record = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict) and record.get("schema") == SCHEMA and record.get("good"):
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+            continue
+        if record.get("good") is True and isinstance(record.get("nodes"), dict):
             good.append(record)
     return max(good, key=lambda record: str(record.get("time", "")), default=None)

@@ -12,6 +12,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.host import
     Unknown,
     excerpt,
 )
+from ansible_collections.spark.appliance.plugins.module_utils._facts.identity import version_key
 from ansible_collections.spark.appliance.plugins.module_utils._facts.processes import (
     PACKAGE_MANAGERS,
     processes,
@@ -82,7 +83,8 @@ def observe_packages(host: Host) -> dict[str, Any]:
     rows = parse_dpkg(host.ask(DPKG))
     versions = {name: version for name, version, installed, _ in rows if installed}
     drivers = {name: versions[name] for name in versions if _DRIVER.match(name)}
-    newest = max((_upstream(version) for version in drivers.values()), default=None)
+    upstream = (_upstream(version) for version in drivers.values())
+    newest = max(upstream, key=version_key, default=None)
     running = sorted({p.name for p in processes(host) if p.name in PACKAGE_MANAGERS})
     return {
         "held": sorted(name for name, _, _, held in rows if held),

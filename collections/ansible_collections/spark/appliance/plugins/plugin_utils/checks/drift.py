@@ -163,7 +163,8 @@ def drift(node: NodeFacts, context: Context) -> Iterator[Problem]:
     receipt = context.receipt
     if receipt is None:
         return
-    before = ((receipt.get("nodes") or {}).get(node.name) or {}).get(RECORD)
+    kept = receipt.get("nodes", {}).get(node.name)
+    before = kept.get(RECORD) if isinstance(kept, dict) else None
     if not isinstance(before, dict):
         return
     now, unknown = _record(node)
