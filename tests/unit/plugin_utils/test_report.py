@@ -72,7 +72,12 @@ def test_different_errors_keep_their_rows_and_information_is_folded() -> None:
         _judgement(_finding(Severity.INFO, text="1500"), _finding(Severity.INFO, "delta", "1600"))
     )
     assert infos.count("fabric.mtu") == 1
-    assert "and 1 more" in infos
+    assert "1500; 1600" in infos
+    many = [_finding(Severity.INFO, text=f"row {number} → {number + 1}") for number in range(200)]
+    table = to_table(_judgement(*many))
+    assert "row 0 → 1; row 1 → 2" in " ".join(table.split())
+    assert "more)" in table
+    assert len(table.splitlines()) < 30
 
 
 def test_a_factory_fleet_fits_a_screen() -> None:

@@ -23,6 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 SCHEMA = 1
+# Characters of information of one check that a table shows.
+_TOGETHER = 400
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -69,7 +71,7 @@ def _stamp(time: datetime) -> str:
 def _rows(judgement: Judgement) -> list[tuple[Severity, str, str, str, str, str]]:
     """Return the table's rows: equal findings of several nodes, and all information of one check.
 
-    Information is not read one by one, so that of a check its first finding stands for the rest.
+    Information is not read one by one, so that of a check one row stands for all.
     """
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for entry in ordered(judgement.findings):
@@ -82,13 +84,21 @@ def _rows(judgement: Judgement) -> list[tuple[Severity, str, str, str, str, str]
         first = findings[0]
         nodes = list(dict.fromkeys(entry.node for entry in findings if entry.node))
         everywhere = not nodes or set(nodes) == set(judgement.nodes)
-        others = len({(entry.expected, entry.found) for entry in findings}) - 1
-        more = f" (and {others} more)" if others else ""
         where = "all" if everywhere else ", ".join(nodes)
-        rows.append(
-            (first.severity, where, first.check, first.expected, first.found + more, first.remedy)
-        )
+        told = _together([entry.found for entry in findings])
+        rows.append((first.severity, where, first.check, first.expected, told, first.remedy))
     return rows
+
+
+def _together(found: Sequence[str]) -> str:
+    """Return what was found as one text, as much of it as fits, and the number of the rest."""
+    different = list(dict.fromkeys(found))
+    shown = different[:1]
+    for text in different[1:]:
+        if len("; ".join([*shown, text])) <= _TOGETHER:
+            shown.append(text)
+    left = len(different) - len(shown)
+    return "; ".join(shown) + (f" (and {left} more)" if left else "")
 
 
 def to_table(judgement: Judgement, width: int = 120, *, colour: bool = False) -> str:

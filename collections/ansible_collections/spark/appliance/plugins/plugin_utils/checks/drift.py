@@ -174,5 +174,8 @@ def drift(node: NodeFacts, context: Context) -> Iterator[Problem]:
     for key in sorted(gone | new | (before.keys() & now.keys())):
         was, value = before.get(key, "none"), now.get(key, "none")
         if was != value:
-            yield Problem(expected=f"{key} {was}", found=f"{key}: {was} → {value}")
+            yield Problem(
+                expected="no change since the last good receipt",
+                found=f"{key}: {was} → {value}",
+            )
     context.note(unknown)
