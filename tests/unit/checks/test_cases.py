@@ -150,6 +150,18 @@ CASES = [
         errors=(("rdma.devices", "bravo"),),
     ),
     Case(
+        "NET-04-other-names",
+        {
+            "bravo": [
+                e.rename_tree(f"/sys/class/infiniband/{hca}", f"/sys/class/infiniband/mlx5_{index}")
+                for index, hca in enumerate(
+                    ("rocep1s0f0", "rocep1s0f1", "roceP2p1s0f0", "roceP2p1s0f1")
+                )
+            ]
+        },
+        note="whatever the devices are called, they are found by their netdevs",
+    ),
+    Case(
         "NET-06",
         {"bravo": [e.address(B1, "10.77.0.112/24")]},
         errors=(
@@ -950,6 +962,14 @@ CASES = [
         phase=Phase.PREFLIGHT,
     ),
     Case(
+        "IMG-12-at-the-gate",
+        {"bravo": [e.other_image("sha256:" + "77" * 32)]},
+        errors=(("image.present", "bravo"),),
+        warnings=(("image.same_tag", ""),),
+        phase=Phase.GATE,
+        note="the tag is there, the pinned image is not",
+    ),
+    Case(
         "IMG-13",
         {
             "bravo": [
@@ -1184,6 +1204,15 @@ CASES = [
     Case(
         "UPG-14",
         {"bravo": [e.append("/_commands/dpkg-query.txt", "nvidia-fabricmanager-580\t580.1\tii ")]},
+        warnings=(("upgrade.driver_branch", "bravo"),),
+    ),
+    Case(
+        "UPG-14-dkms",
+        {
+            "bravo": [
+                e.append("/_commands/dpkg-query.txt", "nvidia-dkms-580-open-server\t580.1\tii ")
+            ]
+        },
         warnings=(("upgrade.driver_branch", "bravo"),),
     ),
     Case(
@@ -1585,6 +1614,21 @@ def test_img_13_the_reason_is_what_the_engine_s_log_says() -> None:
     (case,) = _of("IMG-13")
     (finding,) = judge(context(case.layers, case.edits), case.phase)
     assert "invalid database" in finding.found
+
+
+def test_ans_01_interface_names_are_values_and_keep_their_case() -> None:
+    network = context().facts["bravo"].network
+    assert {rail.name for rail in network.rails()} == {A0, A1, B0, B1}
+
+
+def test_ans_14_text_in_another_language_is_unknown_and_not_misread() -> None:
+    chinese = "              总计         已用        空闲\n内存:  127600748     4617684\n"
+    said = [e.write("/proc/meminfo", chinese), e.write("/_commands/timedatectl.txt", "NTP=да\n")]
+    judged = judge(context(edits={"bravo": said}), Phase.VERIFY)
+    assert found(judged) == {
+        ("observe.memory", "bravo", ERROR),
+        ("observe.time", "bravo", ERROR),
+    }
 
 
 def test_upg_10_a_tool_that_hangs_is_unknown_and_bounded() -> None:

@@ -32,7 +32,7 @@ def test_output_and_exit_status_are_returned(tmp_path: Path) -> None:
     assert told == host.Output(3, "out\n", "err\n")
 
 
-def test_the_locale_is_c_whatever_the_caller_has(
+def test_ans_14_the_locale_is_c_whatever_the_caller_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
@@ -208,6 +208,20 @@ def test_an_engine_that_fails_is_unknown(engine: str, path: str, reason: str) ->
     del engine
     with pytest.raises(Unknown, match=reason):
         host.query_docker("x", path)
+
+
+def test_dkr_06_a_socket_without_permission_is_unknown(engine: str) -> None:
+    os.chmod(engine, 0)  # noqa: PTH101 -- a path as text, as the module has it
+    as_root = os.geteuid() == 0
+    if as_root:
+        # Root may connect whatever the modes of socket and folders say.
+        os.seteuid(65534)
+    try:
+        with pytest.raises(Unknown, match="Permission denied"):
+            host.query_docker("x", "/info")
+    finally:
+        if as_root:
+            os.seteuid(0)
 
 
 def test_an_engine_that_is_not_there_is_unknown(

@@ -96,7 +96,7 @@ def _pinned(node: NodeFacts, context: Context) -> Image | None:
     phases=STAGED,
     repaired_by="image",
     remedy="run playbooks/image.yml",
-    cases=("IMG-01", "IMG-06", "IMG-09", "IMG-11", "ANS-10"),
+    cases=("IMG-01", "IMG-06", "IMG-09", "IMG-11", "IMG-12", "ANS-10"),
 )
 def image_present(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """The config digest identifies the image on both stores; a tag identifies nothing."""
