@@ -207,6 +207,14 @@ def test_the_control_interface_follows_the_session() -> None:
     assert over(interfaces, "10.77.0.5 1 10.77.0.11 22", routes) == "enp1s0f1np1"
     assert over(interfaces, "10.77.0.5 1 203.0.113.1 22", routes) is None
     assert over(interfaces, "", routes) == "enP7s7"
+    local = [{"name": name, "addresses": [{"address": "fe80::"}]} for name in ("enP7s7", "rail")]
+    assert over(local, "fe80::5%rail 1 fe80::ff:fe00:11%rail 22", routes) == "rail"
+
+
+@pytest.mark.parametrize("said", ["10.77.0.5 1 10.77.0.11", "Befehl nicht gefunden", "a b c d"])
+def test_a_session_that_cannot_be_read_is_unknown(said: str) -> None:
+    with pytest.raises(Unknown):
+        network.control_interface([], said, [])
 
 
 def test_wireless_profiles_are_none_of_the_wired_ones() -> None:
@@ -244,12 +252,18 @@ def test_holds_are_read_from_the_status() -> None:
     [
         ("reboot x still\nshutdown x\nreboot x\n", "clean"),
         ("reboot x still\nreboot x crash\nshutdown x\n", "unclean"),
-        ("reboot x still\n\nwtmp begins\n", "unknown"),
-        ("", "unknown"),
+        ("reboot x still\n\nwtmp begins Fri\n", "unknown"),
+        ("\nwtmp begins Fri\n", "unknown"),
     ],
 )
 def test_how_the_previous_run_ended(text: str, run: str) -> None:
     assert clock.parse_last(text) == run
+
+
+@pytest.mark.parametrize("text", ["", "last: kann nicht geöffnet werden\n"])
+def test_a_record_that_was_not_printed_is_unknown(text: str) -> None:
+    with pytest.raises(Unknown, match="printed no record"):
+        clock.parse_last(text)
 
 
 def test_markers_are_counted_with_their_last_time() -> None:

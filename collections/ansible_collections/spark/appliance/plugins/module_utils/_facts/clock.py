@@ -46,14 +46,19 @@ def observe_time(host: Host, reference_epoch_s: float | None) -> dict[str, Any]:
 
 
 def parse_last(text: str) -> str:
-    """Return how the run before this one ended: clean, unclean or unknown.
+    """Return how the run before this one ended: clean, unclean, or unknown where no record says.
 
     ``last -x`` lists newest first; before the row of the running boot there is a shutdown row when
     the previous run was ended in order.
+
+    Raises:
+        Unknown: neither a record nor the line that ends a list without one was printed.
     """
     rows = [
         line.split()[0] for line in text.splitlines() if line.startswith(("reboot", "shutdown"))
     ]
+    if not rows and re.search(r"^\S+ begins ", text, re.MULTILINE) is None:
+        raise Unknown("last: printed no record and no beginning of its file")
     if not rows or rows[0] != "reboot" or len(rows) == 1:
         return "unknown"
     return "clean" if rows[1] == "shutdown" else "unclean"

@@ -128,11 +128,20 @@ def _memlock(limits: list[dict[str, Any]]) -> int | None:
 
 
 def cdi_versions(host: Host) -> list[str]:
-    """Return the driver versions that the generated CDI specification mounts."""
+    """Return the driver versions that the generated CDI specification mounts.
+
+    Raises:
+        Unknown: a specification is there and names no library of a driver.
+    """
     found: set[str] = set()
     for path in CDI_SPECS:
-        text = host.text(path) or ""
-        found |= set(re.findall(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\b", text))
+        text = host.text(path)
+        if text is None:
+            continue
+        named = set(re.findall(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\b", text))
+        if not named:
+            raise Unknown(f"{path}: names no library of a driver")
+        found |= named
     return sorted(found)
 
 

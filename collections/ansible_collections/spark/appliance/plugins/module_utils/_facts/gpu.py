@@ -115,8 +115,12 @@ def _ask(host: Host, command: Command) -> str:
 
 def _loaded_driver(host: Host) -> str | None:
     text = host.text("/proc/driver/nvidia/version")
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text or "")
-    return match.group(1) if match else None
+    if text is None:
+        return None
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    if match is None:
+        raise Unknown(f"/proc/driver/nvidia/version: no version in it: {excerpt(text, 60)}")
+    return match.group(1)
 
 
 def observe_gpu(host: Host) -> dict[str, Any]:

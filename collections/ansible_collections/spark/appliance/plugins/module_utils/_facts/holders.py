@@ -13,6 +13,7 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.processes i
 LEAST_BYTES = 16 << 20
 
 _CONTAINER = re.compile(r"(?:^|[/:-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/|$)")
+_HIERARCHY = re.compile(r"^\d+:[^:]*:/")
 _UNIT = re.compile(r"(?P<unit>[^/]+\.(?:service|scope))(?:/|$)")
 _SHARE = re.compile(r"^(Pss_Anon|Pss_Shmem):\s+(\d+) kB$", re.MULTILINE)
 _RESIDENT = re.compile(r"^(RssAnon|RssShmem):\s+(\d+) kB$", re.MULTILINE)
@@ -42,9 +43,16 @@ def parse_cgroup(text: str, prefix: dict[str, str]) -> tuple[str | None, str | N
 
 
 def node_prefix(text: str) -> dict[str, str]:
-    """Return the path of the node in each hierarchy, from the cgroups of its first process."""
+    """Return the path of the node in each hierarchy, from the cgroups of its first process.
+
+    Raises:
+        Unknown: a line is not as the kernel writes it, or there is none.
+    """
     prefix = {}
-    for line in text.splitlines():
+    lines = text.splitlines()
+    if not lines or not all(_HIERARCHY.match(line) for line in lines):
+        raise Unknown("/proc/1/cgroup: a line is not as expected")
+    for line in lines:
         number, _, rest = line.partition(":")
         _, _, path = rest.partition(":")
         prefix[number] = path.removesuffix("/init.scope").rstrip("/")

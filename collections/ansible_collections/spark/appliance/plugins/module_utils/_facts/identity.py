@@ -78,9 +78,12 @@ def installed_kernels(host: Host) -> list[str]:
 
 
 def _container(host: Host) -> str | None:
-    declared = host.text("/run/systemd/container")
-    if declared and declared.strip():
-        return declared.strip()
+    declared = (host.text("/run/systemd/container") or "").strip()
+    # Checks of the kernel are left out on a container, so nothing else may pass for its manager.
+    if declared and not re.fullmatch(r"[a-z][a-z0-9-]*", declared):
+        raise Unknown(f"/run/systemd/container: names no manager: {excerpt(declared, 60)}")
+    if declared:
+        return declared
     return "docker" if host.entry("/.dockerenv") else None
 
 
@@ -101,6 +104,12 @@ def observe_identity(host: Host) -> dict[str, Any]:
     machine = host.ask(UNAME).strip()
     if not re.fullmatch(r"[a-z0-9_]+", machine):
         raise Unknown(f"uname: no machine name: {excerpt(machine)}")
+    hostname = host.need("/proc/sys/kernel/hostname").strip()
+    if not re.fullmatch(r"[\w.-]+", hostname, re.ASCII):
+        raise Unknown(f"/proc/sys/kernel/hostname: no host name: {excerpt(hostname, 60)}")
+    boot_id = host.need("/proc/sys/kernel/random/boot_id").strip()
+    if not re.fullmatch(r"[0-9a-f-]{36}", boot_id):
+        raise Unknown(f"/proc/sys/kernel/random/boot_id: no id: {excerpt(boot_id, 60)}")
     dmi = {
         key: host.attribute(f"/sys/class/dmi/id/{name}")
         for key, name in (
@@ -111,7 +120,7 @@ def observe_identity(host: Host) -> dict[str, Any]:
         )
     }
     return {
-        "hostname": host.need("/proc/sys/kernel/hostname").strip(),
+        "hostname": hostname,
         "machine": machine,
         "container": _container(host),
         "dgx": parse_dgx_release(release) if release is not None else {"present": False},
@@ -127,7 +136,7 @@ def observe_identity(host: Host) -> dict[str, Any]:
         },
         "dmi": dmi,
         "cpu_count": len(cpus),
-        "boot_id": host.need("/proc/sys/kernel/random/boot_id").strip(),
+        "boot_id": boot_id,
         "uptime_s": float(host.need("/proc/uptime").split()[0]),
     }
 

@@ -6,13 +6,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ansible_collections.spark.appliance.plugins.module_utils._facts.host import Host, Unknown
+from ansible_collections.spark.appliance.plugins.module_utils._facts.host import (
+    Host,
+    Unknown,
+    excerpt,
+)
 from ansible_collections.spark.appliance.plugins.module_utils._facts.systemd import (
     Request,
     swap_units,
 )
 
 _MEMINFO_LINE = re.compile(r"^([A-Za-z0-9_()]+):\s+(\d+)(\s+kB)?\s*$")
+_MOUNT_POINT = re.compile(r"/|(?:none|swap|auto|-)$")
 _KERNEL_SETTINGS = ("min_free_kbytes", "swappiness", "overcommit_memory")
 
 
@@ -68,11 +73,17 @@ def parse_fstab_swaps(text: str) -> list[dict[str, Any]]:
 
     ``number`` counts lines from 1; ``line`` is the line as it stands. The type alone makes a line
     a swap line, whatever its mount point says; in a comment both must look like one.
+
+    Raises:
+        Unknown: a line is neither a comment nor device, mount point and type.
     """
     rows = []
     for number, line in enumerate(text.splitlines(), start=1):
         active = not line.lstrip().startswith("#")
         fields = line.lstrip("# \t").split()
+        # What mount(8) could not read either may hide a swap line, so it is not passed over.
+        if active and fields and (len(fields) < 3 or not _MOUNT_POINT.match(fields[1])):
+            raise Unknown(f"/etc/fstab: line {number} is none of fstab: {excerpt(line, 60)}")
         if len(fields) >= 3 and fields[2] == "swap" and (active or fields[1] in {"none", "swap"}):
             rows.append(
                 {

@@ -52,8 +52,13 @@ def public_address(address: str) -> str:
     return str(parsed)
 
 
-def _integer(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
+def _speed(host: Host, path: str) -> int | None:
+    text = host.attribute(path)
+    if text is None:
+        return None
+    if not re.fullmatch(r"-?\d+", text):
+        raise Unknown(f"{path}: no number: {text[:60]!r}")
+    return int(text)
 
 
 def parse_addresses(items: Json) -> list[dict[str, Any]]:
@@ -201,11 +206,21 @@ def control_interface(
         interfaces: as :func:`parse_addresses` returns them.
         connection: the value of ``SSH_CONNECTION``, empty without ssh.
         routes: as ``ip -json route`` prints them, used when there is no ssh session.
+
+    Raises:
+        Unknown: ``connection`` is not two addresses with their ports.
     """
     fields = connection.split()
-    if len(fields) == 4:
+    if fields and len(fields) != 4:
+        raise Unknown(f"SSH_CONNECTION: not as expected: {connection[:60]!r}")
+    if fields:
+        # A link-local address names its interface itself, and others can have the same one.
+        text, _, zone = fields[2].partition("%")
+        own = public_address(text)
         for interface in interfaces:
-            if any(entry["address"] == fields[2] for entry in interface["addresses"]):
+            if zone in {"", interface["name"]} and any(
+                entry["address"] == own for entry in interface["addresses"]
+            ):
                 return str(interface["name"])
         return None
     default = next((route for route in routes if route.get("dst") == "default"), None)
@@ -225,7 +240,7 @@ def observe_network(host: Host) -> dict[str, Any]:
         folder = f"/sys/class/net/{interface['name']}"
         speed = None
         if interface["carrier"] and "enx-usb" not in interface["name"]:
-            speed = _integer(host.attribute(f"{folder}/speed"))
+            speed = _speed(host, f"{folder}/speed")
         interface["speed_mbps"] = None if speed in _NO_SPEED else speed
         driver = host.link(f"{folder}/device/driver")
         interface["driver"] = driver.rpartition("/")[2] if driver else None
@@ -249,9 +264,16 @@ def parse_ufw(conf: str, defaults: str, rules: str) -> dict[str, Any]:
 
     ``rules`` are the tuples that ufw keeps as comments in user.rules:
     action, protocol, port, destination and source, and the interface where one is named.
+
+    Raises:
+        Unknown: it is not said whether ufw is on, or what it does with what no rule names.
     """
-    enabled = re.search(r"^ENABLED=(\w+)", conf, re.MULTILINE)
+    enabled = re.search(r"^ENABLED=\"?(\w+)", conf, re.MULTILINE)
     policy = re.search(r'^DEFAULT_INPUT_POLICY="?(\w+)"?', defaults, re.MULTILINE)
+    if enabled is None or enabled.group(1) not in {"yes", "no"}:
+        raise Unknown("/etc/ufw/ufw.conf: no ENABLED=yes or ENABLED=no in it")
+    if policy is None and enabled.group(1) == "yes":
+        raise Unknown("/etc/default/ufw: no DEFAULT_INPUT_POLICY in it")
     found = []
     for line in rules.splitlines():
         if not line.startswith("### tuple ###"):
@@ -271,7 +293,7 @@ def parse_ufw(conf: str, defaults: str, rules: str) -> dict[str, Any]:
             }
         )
     return {
-        "enabled": bool(enabled and enabled.group(1) == "yes"),
+        "enabled": enabled.group(1) == "yes",
         "input_policy": policy.group(1).lower() if policy else "",
         "rules": found,
     }

@@ -12,6 +12,9 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts.host import
 _CLASS = "/sys/class/infiniband"
 # PCI vendor of the ConnectX-7 (15b3) and its device id on a Spark (1021).
 _VENDOR, _DEVICE = "0x15b3", "0x1021"
+_ID = re.compile(r"0x[0-9a-f]{4}")
+# What the kernel prints (drivers/infiniband/core/cache.c).
+_GID_TYPES = frozenset({"IB/RoCE v1", "RoCE v2"})
 _STATE = re.compile(r"^\d+: (\w+)$")
 
 
@@ -37,9 +40,13 @@ def _gids(host: Host, port: str) -> list[dict[str, Any]]:
         # The kernel answers EINVAL for an empty slot, which attribute() gives as None.
         kind = host.attribute(f"{port}/gid_attrs/types/{index}")
         gid = host.attribute(f"{port}/gids/{index}")
-        if not kind or not gid:
+        if kind is None or gid is None:
             continue
+        if kind not in _GID_TYPES:
+            raise Unknown(f"{port}/gid_attrs/types/{index}: no type of a GID: {kind[:60]!r}")
         ndev = host.attribute(f"{port}/gid_attrs/ndevs/{index}")
+        if ndev is not None and not re.fullmatch(r"\S{1,15}", ndev):
+            raise Unknown(f"{port}/gid_attrs/ndevs/{index}: no netdev: {ndev[:60]!r}")
         found.append({"index": int(index), "gid": parse_gid(gid), "type": kind, "ndev": ndev})
     return found
 
@@ -73,6 +80,14 @@ def _device(host: Host, name: str) -> dict[str, Any]:
     }
 
 
+def _pci(host: Host, address: str, part: str) -> str | None:
+    path = f"/sys/bus/pci/devices/{address}/{part}"
+    value = host.attribute(path)
+    if value is not None and not _ID.fullmatch(value):
+        raise Unknown(f"{path}: no PCI id: {value[:60]!r}")
+    return value
+
+
 def observe_rdma(host: Host) -> dict[str, Any]:
     """Return the ``rdma`` section.
 
@@ -83,8 +98,7 @@ def observe_rdma(host: Host) -> dict[str, Any]:
     functions = [
         address
         for address in host.names("/sys/bus/pci/devices") or []
-        if host.attribute(f"/sys/bus/pci/devices/{address}/vendor") == _VENDOR
-        and host.attribute(f"/sys/bus/pci/devices/{address}/device") == _DEVICE
+        if _pci(host, address, "vendor") == _VENDOR and _pci(host, address, "device") == _DEVICE
     ]
     return {
         "present": names is not None,

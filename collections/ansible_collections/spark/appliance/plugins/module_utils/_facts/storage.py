@@ -79,6 +79,13 @@ def observe_disk(host: Host) -> list[dict[str, Any]]:
     ]
 
 
+def _is_object(host: Host, path: str) -> bool:
+    try:
+        return isinstance(json.loads(host.text(path) or ""), dict)
+    except ValueError:
+        return False
+
+
 def _weights(host: Host, directory: str) -> dict[str, Any]:
     names = host.names(directory)
     if names is None:
@@ -113,7 +120,7 @@ def _weights(host: Host, directory: str) -> dict[str, Any]:
         ),
         "shard_bytes": sum(entry.size_bytes for entry, _ in sizes.values() if entry),
         "tensor_bytes": total_bytes if isinstance(total_bytes, int) else None,
-        "config": "config.json" in names,
+        "config": "config.json" in names and _is_object(host, f"{directory}/config.json"),
         "verified": read_verified(str(host.locate(directory))),
     }
 

@@ -173,10 +173,16 @@ def observe_display(host: Host, request: Request) -> dict[str, Any]:
 
 
 def parse_avahi(text: str) -> dict[str, list[str]]:
-    """Return the interface lists of avahi-daemon.conf(5)."""
+    """Return the interface lists of avahi-daemon.conf(5).
+
+    Raises:
+        Unknown: a line is none of it; avahi-daemon does not start with such a file either.
+    """
     lists: dict[str, list[str]] = {"deny-interfaces": [], "allow-interfaces": []}
     for line in text.splitlines():
         key, separator, value = line.partition("=")
+        if line.strip() and not separator and not line.lstrip().startswith(("#", ";", "[")):
+            raise Unknown(f"/etc/avahi/avahi-daemon.conf: not as expected: {line[:60]!r}")
         if separator and key.strip() in lists:
             lists[key.strip()] = [name.strip() for name in value.split(",") if name.strip()]
     return lists
@@ -187,11 +193,16 @@ def observe_avahi(host: Host, request: Request) -> dict[str, Any]:
 
     ``host_name`` is the name that the daemon announces, which it writes into its own command line:
     after a conflict it carries a number that the node's name does not.
+
+    Raises:
+        Unknown: the daemon runs and does not say its name.
     """
     unit = units(host, request)["avahi-daemon.service"]
     lists = parse_avahi(host.text("/etc/avahi/avahi-daemon.conf") or "")
     line = host.read_bytes(f"/proc/{unit['main_pid']}/cmdline") if unit["main_pid"] else None
-    match = re.search(rb"\[([^\]\0]+?)(?:\.local)?\]", line or b"")
+    match = re.search(rb"\[([A-Za-z0-9_.-]+?)(?:\.local)?\]", line or b"")
+    if unit["main_pid"] and match is None:
+        raise Unknown(f"/proc/{unit['main_pid']}/cmdline: avahi-daemon does not say its name")
     return {
         "unit": unit,
         "deny_interfaces": lists["deny-interfaces"],

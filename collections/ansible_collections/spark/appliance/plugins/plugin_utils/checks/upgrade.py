@@ -298,6 +298,13 @@ def previous_run(node: NodeFacts, context: Context) -> Iterator[Problem]:
             expected="a shutdown record before this boot",
             found=f"none, {records} crash records in pstore",
         )
+    elif node.power.previous_run != "clean":
+        yield Problem(
+            expected="a record of how the previous run ended",
+            found="the record begins with this boot",
+            severity=Severity.INFO,
+            remedy="nothing, if the machine is new or its record (/var/log/wtmp) was rotated",
+        )
 
 
 @check(
