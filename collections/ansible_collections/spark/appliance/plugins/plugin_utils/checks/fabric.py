@@ -65,7 +65,7 @@ def card(node: NodeFacts, context: Context) -> Iterator[Problem]:
     scope=Scope.NODE,
     phases=HOST,
     remedy="put the cable into one cage and see that both of its netdevs come up",
-    cases=("NET-01", "NET-07", "NET-17", "NET-19"),
+    cases=("NET-01", "NET-07", "NET-17", "NET-18", "NET-19"),
 )
 def rails(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """A cable brings up two netdevs of one cage; with one of them the node has half its speed."""
@@ -87,7 +87,8 @@ def rails(node: NodeFacts, context: Context) -> Iterator[Problem]:
         yield Problem(
             expected="carrier in one cage",
             found=listing,
-            remedy="unplug the cable that is no rail of this fleet",
+            remedy="unplug the cable that is no rail of this fleet; a ring, which takes both "
+            "cages of every node, needs a switch instead",
         )
     elif len(live) < wanted:
         yield Problem(expected=f"carrier on {wanted} rails of a cage", found=listing)
