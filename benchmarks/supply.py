@@ -38,7 +38,10 @@ AIM_RSS_MB = 100
 
 @dataclass(slots=True)
 class Measured:
-    """What one run saw; walls in seconds, sizes in bytes, one entry a round."""
+    """What one run saw; walls in seconds, sizes in bytes, one entry a round.
+
+    ``load_average`` is that of one minute as each round began, this benchmark's own load included.
+    """
 
     archive_bytes: int
     image_bytes: int
@@ -48,6 +51,7 @@ class Measured:
     proven_rss_bytes: list[int] = field(default_factory=list)
     proven_written_bytes: list[int] = field(default_factory=list)
     second_run_s: list[float] = field(default_factory=list)
+    load_average: list[float] = field(default_factory=list)
 
 
 def wall(act: Callable[[], None]) -> float:
@@ -146,6 +150,7 @@ def measure(bench: Bench, repeats: int) -> Measured:
     )
     bench.hash()
     for _ in range(repeats):
+        measured.load_average.append(os.getloadavg()[0])
         measured.hash_s.append(wall(bench.hash))
         bench.forget()
         measured.plain_load_s.append(wall(bench.plain_load))
@@ -173,20 +178,24 @@ def report(measured: Measured) -> str:
     )
     peak_mb = max(measured.proven_rss_bytes) / 1e6
     written = max(measured.proven_written_bytes)
+    rounds = zip(measured.hash_s, measured.plain_load_s, measured.proven_load_s, strict=True)
+    by_round = ", ".join(f"{load / max(others):.2f}" for *others, load in rounds)
+    loads = ", ".join(f"{load:.1f}" for load in measured.load_average)
     sizes = f"archive {measured.archive_bytes:,} B, image {measured.image_bytes:,} B"
     walls = f"hash {hashing:.1f} s, plain load {plain:.1f} s, proven load {proven:.1f} s"
     ratio = proven / max(hashing, plain)
     share = written / measured.archive_bytes
-    return "\n".join(
-        [
-            f"{sizes}; medians of n = {len(measured.hash_s)} interleaved rounds",
-            walls,
-            f"proven load / slower of the others = {ratio:.2f} (aim at most {AIM_WALL})",
-            f"peak resident memory of the loader = {peak_mb:.1f} MB (aim below {AIM_RSS_MB})",
-            f"written by the loader / archive = {share:.4f} ({written:,} B; aim at most 0.01)",
-            f"second run with its process = {second:.2f} s (aim below 2 s)",
-        ]
-    )
+    worst = max(measured.second_run_s)
+    lines = [
+        f"{sizes}; medians of n = {len(measured.hash_s)} interleaved rounds",
+        f"{walls}; load average {loads}",
+        f"proven load / slower of the others = {ratio:.2f} (aim at most {AIM_WALL})",
+        f"the same by round: {by_round}",
+        f"peak resident memory of the loader = {peak_mb:.1f} MB (aim below {AIM_RSS_MB})",
+        f"written by the loader / archive = {share:.4f} ({written:,} B; aim at most 0.01)",
+        f"second run with its process = {second:.2f} s, worst {worst:.2f} s (aim below 2 s)",
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -7,8 +7,10 @@ import json
 import os
 import secrets
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,7 @@ from tests.playbooks.test_supply_faults import (
     kill_unit,
     meanwhile,
 )
+from tests.unit.lookup.test_hub_snapshot import FILES, REVISION, SOURCE, HubStandIn
 from tests.unit.module_utils.supply_server import Server, serving
 
 __all__ = ["case", "fleet"]
@@ -60,7 +63,7 @@ class Weights:
             "sort -z | xargs -0 sha256sum"
         )
 
-    def run(self, url: str, *more: str) -> tuple[int, str]:
+    def run(self, url: str, **environment: str) -> tuple[int, str]:
         nodes = [SupplyNode(n, rail, NodeFacts(n, {})) for n, rail in self.fleet.rails.items()]
         plans = plan_weights(url, self.directory, nodes)
         content = {
@@ -77,10 +80,9 @@ class Weights:
                 "tests/playbooks/supply.yml",
                 "-e",
                 f"@{self.variables}",
-                *more,
             ],
             cwd=ROOT,
-            env=ENVIRONMENT,
+            env=ENVIRONMENT | environment,
             capture_output=True,
             text=True,
             check=False,
@@ -163,7 +165,33 @@ def test_the_image_comes_from_a_folder_of_the_control_node(case: Case) -> None:
     assert {n: left for n, left in case.fleet.everywhere(LEFT).items() if left.strip()} == {}
     assert changes(run()) == []
     assert case.server.sent_bytes == 0
+    # A prune of the test's own images only, by their label: what is kept survives it.
+    prune = "docker image prune --all --force --filter label=test=yes"
+    case.fleet.everywhere(prune)
+    assert case.images() == set(case.fleet.rails)
+    last = list(case.fleet.rails)[-1]
+    case.fleet.sh(last, f"docker rm spark-keep-{case.release.image.config_digest[7:19]}; {prune}")
+    assert case.images() == set(case.fleet.rails) - {last}
     assert not (source / ".verified.json").exists()
+
+
+def test_a_killed_loader_starts_again_and_finishes(case: Case) -> None:
+    source = case.fleet.source
+    killed = meanwhile(kill_unit(case.fleet, source, "spark-supply-image-load.service"))
+    code, output = case.run()
+    assert killed.is_set()
+    assert code == 0, output
+    case.assert_whole()
+
+
+def assert_evicted(weights: Weights) -> None:
+    """Neither the sender nor a receiver keeps a page of what it copied."""
+    cached = weights.fleet.everywhere(
+        f"fincore --noheadings --bytes --output RES {weights.directory}/*.safetensors"
+    )
+    for node, text in cached.items():
+        assert len(text.split()) == 2, (node, text)
+        assert sum(map(int, text.split())) <= 0.02 * 2 * SHARD_BYTES, (node, text)
 
 
 def test_weights_of_the_control_node_survive_a_killed_fetch(weights: Weights) -> None:
@@ -172,6 +200,7 @@ def test_weights_of_the_control_node_survive_a_killed_fetch(weights: Weights) ->
     code, output = weights.run(f"control://{weights.source}")
     assert killed.is_set()
     assert code == 0, output
+    assert_evicted(weights)
     weights.assert_whole()
     code, output = weights.run(f"control://{weights.source}")
     assert code == 0, output
@@ -191,7 +220,7 @@ def test_a_hub_s_cache_on_the_head_is_reused_without_a_fetched_byte(weights: Wei
         f"cd {snapshot} && sha256sum * > SHA256SUMS",
     )
     fleet.everywhere(f"rm -rf {weights.directory}")
-    code, output = weights.run(f"file://{snapshot}", "-v")
+    code, output = weights.run(f"file://{snapshot}")
     assert code == 0, output
     weights.assert_whole()
     own, theirs = (
@@ -199,18 +228,6 @@ def test_a_hub_s_cache_on_the_head_is_reused_without_a_fetched_byte(weights: Wei
         for folder, prefix in ((weights.directory, ""), (f"{cache}/blobs", "b-"))
     )
     assert own == theirs != ""
-
-
-def test_what_nodes_copied_is_no_longer_in_their_page_cache(weights: Weights) -> None:
-    code, output = weights.run(f"control://{weights.source}")
-    assert code == 0, output
-    cached = weights.fleet.everywhere(
-        f"fincore --noheadings --bytes --output RES {weights.directory}/*.safetensors"
-    )
-    for node, text in cached.items():
-        assert len(text.split()) == 2, (node, text)
-        # A socket may hold the last pages that a sender handed to it.
-        assert sum(map(int, text.split())) <= 0.02 * 2 * SHARD_BYTES, (node, text)
 
 
 def test_weights_that_were_given_up_half_way_are_completed_by_the_next_run(
@@ -229,3 +246,39 @@ def test_weights_that_were_given_up_half_way_are_completed_by_the_next_run(
         weights.assert_whole()
         # The shard that was right is not fetched again, and nobody else asks outside.
         assert server.sent_bytes < 1.1 * SHARD_BYTES
+
+
+def test_a_hub_s_snapshot_is_listed_by_its_client_and_fetched_by_the_head(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub is a stand-in that answers as its public API does; its client is the real one."""
+    pytest.importorskip("huggingface_hub", reason="the hub's client is an optional package")
+    asked: list[str] = []
+
+    answer = HubStandIn.do_GET
+
+    def recorded(own: HubStandIn) -> None:
+        asked.append(own.client_address[0])
+        answer(own)
+
+    monkeypatch.setattr(HubStandIn, "do_GET", recorded)
+    monkeypatch.setattr(HubStandIn, "sha", REVISION)
+    server = ThreadingHTTPServer((weights.fleet.address, 0), HubStandIn)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        endpoint = f"http://{weights.fleet.address}:{server.server_address[1]}"
+        code, output = weights.run(
+            SOURCE, HF_ENDPOINT=endpoint, HF_HOME=str(weights.variables.with_name("hub"))
+        )
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert code == 0, output
+    listed = "".join(
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in FILES.items()
+    )
+    assert weights.digests() == dict.fromkeys(weights.fleet.rails, listed)
+    # The control node asks for the list, the head for the files, nobody else for anything.
+    assert len(set(asked)) == 2

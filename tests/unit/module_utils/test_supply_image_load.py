@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +229,42 @@ def test_a_load_that_registers_something_else_is_found_out(node: Node) -> None:
     node.mood("swap")
     with pytest.raises(RefusalError, match="loaded, and found with config digest sha256:0000"):
         node.load(node.store(zstd(built.archive.tar())), built.expected)
+
+
+@pytest.mark.parametrize("extra_bytes", [0, 128 << 20])
+def test_the_loader_s_memory_does_not_grow_with_the_archive(
+    node: Node, tmp_path: Path, extra_bytes: int
+) -> None:
+    """In a process of its own, as on a node; 128 MiB held anywhere would be seen."""
+    built = oci(extra=os.urandom(extra_bytes))
+    job = tmp_path / "job"
+    job.mkdir()
+    request = {
+        "kind": "load",
+        "folder": str(node.folder),
+        "parts": node.store(zstd(built.archive.tar(), "-1")),
+        "environment": node.docker._environment,
+        "image": asdict(built.expected),
+    }
+    (job / "request.json").write_text(json.dumps(request))
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from ansible_collections.spark.appliance.plugins.module_utils._supply import worker\n"
+        "worker.work(Path(sys.argv[1]))\n"
+        # Of this program alone; what the rusage of a process says is that of its parent at least.
+        "peak = Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()\n"
+        "print(int(peak[0]) * 1024)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(job)],
+        env={**node.docker._environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result = json.loads((job / "result.json").read_text())
+    assert result["ok"], result
+    assert int(done.stdout) < 100e6
 
 
 def test_an_engine_that_goes_away_in_the_middle_is_told(node: Node) -> None:

@@ -168,3 +168,21 @@ def test_the_listener_ends_by_itself(folder: Path, idle_s: float, deadline_s: fl
     serve_until(server, sharing, idle_limit_s=idle_s, deadline_s=deadline_s, tell=lambda _: None)
     assert time.monotonic() - began < 10
     assert not listens(port)
+
+
+def test_a_stopped_server_closes_and_drops_what_it_read(folder: Path) -> None:
+    """The unit is stopped by a signal, which becomes an exception in the main thread."""
+    server, sharing = open_server(folder, ["part"], "127.0.0.1", 0, TOKEN)
+    port = server.server_address[1]
+    evicted: list[Path] = []
+
+    def stop(_: object) -> None:
+        raise SystemExit
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(sharing), "evict", lambda own: evicted.append(own.folder))
+        with pytest.raises(SystemExit):
+            serve_until(server, sharing, idle_limit_s=60, deadline_s=60, tell=stop)
+    assert evicted == [folder]
+    with pytest.raises(ConnectionRefusedError):
+        http.client.HTTPConnection("127.0.0.1", port, timeout=5).connect()

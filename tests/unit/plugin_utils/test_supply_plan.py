@@ -229,6 +229,27 @@ def test_a_node_that_has_the_image_needs_no_room() -> None:
     assert judge_image_room(RELEASE, [node("a", 0, docker=HAS, disk=disk(1))]) == []
 
 
+def test_weights_that_a_node_has_already_come_from_it_and_not_from_outside() -> None:
+    """Its fetch finds everything verified; a head that was installed anew receives."""
+    held = [weights(), remembered(), weights(), remembered()]
+    nodes = [node(name, rank, weights=held[rank]) for rank, name in enumerate("abcd")]
+    plans = plan_weights(URL, WEIGHTS, nodes)
+    assert roles(plans) == {"a": "nr", "b": "fs", "c": "nr", "d": ""}
+    assert {plan.source for plan in plans.values()} == {"b"}
+    assert plans["b"].rail_address == "198.51.100.12"
+
+
+def test_a_head_that_receives_needs_room_even_from_a_folder_of_its_own() -> None:
+    url = "file:///srv/weights"
+    source = remembered(source=f"{url}#")
+    nodes = [
+        node(name, rank, weights=held, disk=disk(1), docker=HAS)
+        for rank, (name, held) in enumerate((("a", weights()), ("b", source)))
+    ]
+    findings = judge_weights_room(WEIGHTS, 1, nodes, release=RELEASE, url=url)
+    assert [finding.node for finding in findings] == ["a"]
+
+
 WEIGHTS_BYTES = 379 * GIB  # of the checkpoint that R13 serves: 406,948,151,296 B
 # What R13's image keeps of a disk once it is loaded, by store.
 CLASSIC_BYTES = IMAGE_BYTES + ARCHIVE_BYTES

@@ -2,7 +2,8 @@
 """What each node lacks of the image and of the weights, and who gets it from whom.
 
 One node, the source, fetches from outside; the others receive from it over rail A. A node that
-has everything takes no part, unless it is the source of one that does not.
+has everything takes no part, unless it is the source of one that does not. The source is the head,
+and for weights the first node that has them already.
 """
 
 from __future__ import annotations
@@ -124,11 +125,10 @@ def has_weights(directory: str, facts: NodeFacts, url: str, manifest_sha256: str
 
 
 def _distribute(
-    nodes: Sequence[SupplyNode], lacking: Sequence[str], common: SupplyPlan
+    nodes: Sequence[SupplyNode], lacking: Sequence[str], common: SupplyPlan, source: str
 ) -> dict[str, SupplyPlan]:
     if not lacking:
         return {node.name: common for node in nodes}
-    source = nodes[0].name
     receivers = [name for name in lacking if name != source]
     return {
         node.name: replace(
@@ -179,7 +179,15 @@ def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[
             },
             release=release.name,
         ),
+        # Docker does not give an image's parts back, so who has the image need not have them.
+        nodes[0].name,
     )
+
+
+def _weights_source(nodes: Sequence[SupplyNode], lacking: Sequence[str]) -> str:
+    """Return the first node that has the weights, so that nothing comes from outside twice."""
+    holding = [node.name for node in nodes if node.name not in lacking]
+    return (holding or [nodes[0].name])[0]
 
 
 def plan_weights(
@@ -190,7 +198,7 @@ def plan_weights(
     Parameters:
         url: folder outside that holds the files and their checksum file.
         directory: folder on the nodes.
-        nodes: all nodes, the head first; it is the source.
+        nodes: all nodes, the head first; it is the source unless another has them already.
         manifest_sha256: digest of the list of files, where the recipe pins one.
     """
     lacking = [
@@ -205,6 +213,7 @@ def plan_weights(
             manifest_sha256=manifest_sha256,
             folder=directory,
         ),
+        _weights_source(nodes, lacking),
     )
 
 
@@ -283,8 +292,9 @@ def judge_weights_room(
     if need_bytes is None:
         return [_unknown_size()] if lacking else []
     findings = []
+    source = _weights_source(nodes, [node.name for node in lacking])
     for node in lacking:
-        if node is nodes[0] and url.startswith("file:"):
+        if node.name == source and url.startswith("file:"):
             continue
         try:
             disk = _disk_of(directory, node.facts)
