@@ -1259,6 +1259,34 @@ CASES = [
         errors=(("weights.complete", "bravo"), ("weights.same", "")),
     ),
     Case(
+        "WGT-01-no-index",
+        {"bravo": [e.remove(f"{WEIGHTS}/model.safetensors.index.json")]},
+        errors=(("weights.complete", "bravo"),),
+        note="without the index nobody knows which shards are missing",
+    ),
+    Case(
+        "WGT-01-first-of-many",
+        {
+            "bravo": [
+                e.remove(f"{WEIGHTS}/model.safetensors.index.json"),
+                e.remove(f"{WEIGHTS}/model-00002-of-00002.safetensors"),
+            ]
+        },
+        errors=(("weights.complete", "bravo"), ("weights.same", "")),
+    ),
+    Case(
+        "WGT-03-one-file",
+        {
+            name: [
+                e.remove(WEIGHTS),
+                e.write(f"{WEIGHTS}/config.json", "{}"),
+                e.write(f"{WEIGHTS}/model.safetensors", "1234567890"),
+            ]
+            for name in NODES
+        },
+        note="a model in one file has no index",
+    ),
+    Case(
         "WGT-02",
         {"bravo": [e.remove(WEIGHTS)]},
         errors=(("weights.complete", "bravo"),),

@@ -19,6 +19,8 @@ APPLIANCE_CONFIG = "/etc/spark-appliance"
 APPLIANCE_STATE = "/var/lib/spark-appliance"
 # A weight index names every tensor; the largest served models have some ten MB of it.
 _INDEX_LIMIT_BYTES = 64 << 20
+# A shard that says how many there are; only the index tells which.
+_NUMBERED = re.compile(r"-\d+-of-\d+\.safetensors$")
 
 
 def _file(host: Host, path: str) -> dict[str, Any]:
@@ -107,6 +109,7 @@ def _weights(host: Host, directory: str) -> dict[str, Any]:
     return {
         "exists": True,
         "indexed": text is not None,
+        "numbered": any(_NUMBERED.search(name) for name in shards),
         "shards_listed": len(listed) if text is not None else None,
         "shards": len(shards),
         "missing": [name for name in listed if name not in names],

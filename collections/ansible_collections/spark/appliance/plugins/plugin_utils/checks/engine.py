@@ -198,6 +198,11 @@ def weights(node: NodeFacts, context: Context) -> Iterator[Problem]:
             expected=f"config.json and safetensors files in {path}",
             found=f"{found.shards} shards, {'a' if found.config else 'no'} config.json",
         )
+    elif not found.indexed and (found.numbered or found.shards > 1):
+        yield Problem(
+            expected=f"model.safetensors.index.json in {path}, which lists the shards",
+            found=f"{found.shards} shards and no index",
+        )
     for label, names in (
         ("every shard that the index lists", found.missing),
         ("no unfinished download", found.incomplete),

@@ -49,6 +49,7 @@ class WeightDirectory:
 
     exists: bool
     indexed: bool = False
+    numbered: bool = False
     shards_listed: int | None = None
     shards: int = 0
     missing: tuple[str, ...] = ()
