@@ -624,6 +624,21 @@ CASES = [
         phase=Phase.PREFLIGHT,
     ),
     Case(
+        "MEM-14",
+        {
+            "bravo": [
+                e.kernel_line(950.0, "INFO: task python:5200 blocked for more than 120 seconds.")
+            ]
+        },
+        warnings=(("memory.hung_task", "bravo"),),
+        note="what is left of a wedge that the node survived",
+    ),
+    Case(
+        "MEM-14-before-launch",
+        {"bravo": [e.kernel_line(300.0, "INFO: task dpkg:900 blocked for more than 120 seconds.")]},
+        note="older than the engine",
+    ),
+    Case(
         "MEM-14-after-the-power-cycle",
         {"bravo": [e.text("/_commands/last.txt", SHUTDOWN_RECORD, "")]},
         warnings=(("power.previous_run", "bravo"),),
@@ -1416,6 +1431,26 @@ CASES = [
             ]
         },
     ),
+    *(
+        Case(
+            f"SEC-03-{what}",
+            {
+                "bravo": [
+                    e.ufw(
+                        f"{rule}\n### tuple ### allow any any 0.0.0.0/0 any 10.77.1.0/24 in_{B1}\n"
+                    )
+                ]
+            },
+            errors=(("security.firewall", "bravo"),),
+        )
+        for what, rule in {
+            "on-another-rail": f"### tuple ### allow any any 0.0.0.0/0 any 10.77.0.0/24 in_{B1}",
+            "for-another-address": "### tuple ### allow any any 10.77.0.99 any 10.77.0.0/24 in",
+            "udp-only": "### tuple ### allow udp any 0.0.0.0/0 any 10.77.0.0/24 in",
+            "denied-first": "### tuple ### deny any any 0.0.0.0/0 any 10.77.0.11 in\n"
+            "### tuple ### allow any any 0.0.0.0/0 any 10.77.0.0/24 in",
+        }.items()
+    ),
     Case("SEC-03-inactive", {"bravo": [e.ufw(enabled=False)]}),
     Case(
         "SEC-06",
@@ -1427,6 +1462,20 @@ CASES = [
         "PWR-02",
         {"bravo": [e.text("/_commands/last.txt", SHUTDOWN_RECORD, "")]},
         warnings=(("power.previous_run", "bravo"),),
+    ),
+    Case(
+        "PWR-02-no-record",
+        {
+            "bravo": [
+                e.write(
+                    "/_commands/last.txt",
+                    "reboot   system boot  6.17.0-1026-nvid Mon Sep 21 08:00:00 2026   "
+                    "still running\n\nwtmp begins Mon Sep 21 08:00:00 2026\n",
+                )
+            ]
+        },
+        infos=(("power.previous_run", "bravo"),),
+        note="a record that was rotated says nothing, and that is told",
     ),
     Case(
         "PWR-03",
@@ -1577,6 +1626,23 @@ def test_every_finding_of_the_cases_says_what_to_do() -> None:
     assert judged
     for finding in judged:
         assert all((finding.title, finding.expected, finding.found, finding.remedy)), finding
+
+
+def test_net_21_slot_power_is_told_beside_a_slow_rail_only() -> None:
+    message = e.kernel_line(
+        4.0, "mlx5_core 0000:01:00.0: Detected insufficient power on the PCIe slot (27W)."
+    )
+    slow = e.write(f"/sys/class/net/{A1}/speed", "13000\n")
+    for edits, evidence in (([slow], ""), ([slow, message], "bravo logged too little slot power")):
+        (finding,) = judge(context(edits={"bravo": edits}), Phase.VERIFY)
+        assert (finding.check, finding.evidence) == ("fabric.speed", evidence)
+
+
+def test_net_13_says_where_the_address_lives() -> None:
+    (case,) = [case for case in CASES if case.id == "NET-13"]
+    judged = judge(context(case.layers, case.edits), Phase.VERIFY)
+    told = {finding.evidence for finding in judged if finding.check == "fabric.persistent"}
+    assert f"profile 'netplan-{A1}' in memory only" in told
 
 
 def test_net_10_path_mtu_is_told_apart_from_host_mtu() -> None:

@@ -19,6 +19,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
     Interface,
     NodeFacts,
     Profile,
+    SectionUnknownError,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.findings import Severity
 from ansible_collections.spark.appliance.plugins.plugin_utils.reach import judge_reach
@@ -27,8 +28,7 @@ RAIL_NAMES = ("A", "B")
 # 802.3 jumbo frames as the ConnectX-7 and its switches carry them; 4096 is InfiniBand's own MTU.
 ETHERNET_MTU = 9000
 INFINIBAND_MTUS = frozenset({256, 512, 1024, 2048, 4096})
-# NetworkManager writes what was changed with nmcli as netplan files of this name.
-_RUN = "/run/"
+_VOLATILE = "in memory only"
 
 
 def _live_rails(node: NodeFacts) -> tuple[Interface, ...]:
@@ -270,7 +270,15 @@ def persistent(node: NodeFacts, context: Context) -> Iterator[Problem]:
             continue
         if str(address) not in _kept_addresses(node, rail):
             files = ", ".join(file.path for file in netplan.files) or "no netplan file"
-            yield Problem(expected=f"{address} for {rail.name} in netplan", found=f"not in {files}")
+            yield Problem(
+                expected=f"{address} for {rail.name} in netplan",
+                found=f"not in {files}",
+                evidence=", ".join(
+                    f"profile {profile.id!r} {'on disk' if profile.persistent else _VOLATILE}"
+                    for profile in node.network.profiles
+                    if profile.interface == rail.name
+                ),
+            )
         elif (set_mtu := netplan.entry(rail.name).mtu) != context.site.fabric_mtu:
             yield Problem(
                 expected=f"mtu {context.site.fabric_mtu} for {rail.name} in netplan",
@@ -509,4 +517,22 @@ def speed(context: Context) -> Iterator[Problem]:
     if len(set(speeds.values())) > 1:
         best = max(speeds.values())
         slow = [f"{rail} {value} Mb/s" for rail, value in speeds.items() if value < best]
-        yield Problem(expected=f"{best} Mb/s on every rail", found=", ".join(slow))
+        owners = dict.fromkeys(rail.partition(" ")[0] for rail in slow)
+        yield Problem(
+            expected=f"{best} Mb/s on every rail",
+            found=", ".join(slow),
+            evidence=", ".join(
+                f"{name} logged too little slot power"
+                for name in owners
+                if _slot_power(context.facts[name])
+            ),
+        )
+
+
+def _slot_power(node: NodeFacts) -> bool:
+    """Whether the kernel said that the slot gives too little power, which alone means nothing."""
+    try:
+        return node.kernel_log.marker("slot-power") is not None
+    except SectionUnknownError:
+        # A hint only; other checks say that the log cannot be read.
+        return False

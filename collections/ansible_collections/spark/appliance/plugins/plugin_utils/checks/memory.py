@@ -196,6 +196,31 @@ def oom_kill(node: NodeFacts, context: Context) -> Iterator[Problem]:
 
 
 @check(
+    "memory.hung_task",
+    "nothing hangs in the kernel",
+    severity=Severity.WARNING,
+    scope=Scope.NODE,
+    phases=SERVING,
+    own_kernel=True,
+    remedy="keep the node's console at hand: it may answer ping and nothing else; reboot all nodes "
+    "together if it does",
+    cases=("MEM-14",),
+)
+def hung_task(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """A task that the kernel waits for can be the last line before a node wedges."""
+    del context
+    marker = node.kernel_log.marker("hung-task")
+    engine = node.units.get("spark-engine.service")
+    since_s = engine.active_since_boot_us / 1e6 if engine else 0.0
+    if marker is not None and marker.last_s >= since_s:
+        yield Problem(
+            expected="no task blocked for minutes since the engine started",
+            found=f"{marker.count} in this boot, the last of {marker.detail!r} "
+            f"at {marker.last_s:.0f} s",
+        )
+
+
+@check(
     "memory.tenants",
     "nothing else uses the GPU",
     severity=Severity.WARNING,

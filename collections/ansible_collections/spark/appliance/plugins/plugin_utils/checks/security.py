@@ -152,14 +152,37 @@ def privileged(node: NodeFacts, context: Context) -> Iterator[Problem]:
             yield Problem(expected=f"{entry.name} without --privileged", found="privileged")
 
 
-def _allows(rule: FirewallRule, peers: list[ipaddress.IPv4Address]) -> bool:
-    if rule.action != "allow" or rule.port != "any":
-        return False
+def _covers(network: str, addresses: list[ipaddress.IPv4Address]) -> list[bool]:
     try:
-        source = ipaddress.ip_network(rule.source, strict=False)
+        parsed = ipaddress.ip_network(network, strict=False)
     except ValueError:
-        return False
-    return all(peer in source for peer in peers)
+        return [False] * len(addresses)
+    return [address in parsed for address in addresses]
+
+
+def _lets_through(
+    rules: tuple[FirewallRule, ...],
+    rail: str | None,
+    own: ipaddress.IPv4Address,
+    peers: list[ipaddress.IPv4Address],
+) -> bool:
+    """Whether the first rules that concern a rail allow every port to all peers.
+
+    Parameters:
+        rules: in the order in which ufw tries them.
+        rail: netdev that holds ``own``; None where none does.
+    """
+    for rule in rules:
+        elsewhere = rule.interface not in {"", rail} or not all(_covers(rule.destination, [own]))
+        # ufw writes any where a rule is not for one protocol or port; ranks talk TCP.
+        if elsewhere or rule.port != "any" or rule.protocol not in {"any", "tcp"}:
+            continue
+        covered = _covers(rule.source, peers)
+        if rule.action == "allow" and all(covered):
+            return True
+        if rule.action in {"deny", "reject"} and any(covered):
+            return False
+    return False
 
 
 @check(
@@ -181,7 +204,9 @@ def firewall(node: NodeFacts, context: Context) -> Iterator[Problem]:
             for name in context.site.nodes
             if name != node.name and index < len(context.site.rail_interfaces(name))
         ]
-        if peers and not any(_allows(rule, peers) for rule in state.rules):
+        holder = node.network.holder(str(own.ip))
+        rail = holder.name if holder else None
+        if peers and not _lets_through(state.rules, rail, own.ip, peers):
             prefix = own.network
             yield Problem(
                 expected=f"a rule that allows {prefix}",
