@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,31 @@ def test_every_section_has_its_type_on_the_control_side(run: Run, tmp_path: Path
         getattr(facts, name)
     # The envelope reads these itself.
     assert gather.SECTIONS.keys() - typed == {"holders", "guards"}
+
+
+def test_names_that_are_not_utf_8_break_no_answer(run: Run, tmp_path: Path) -> None:
+    root = tree("alpha", SERVING).put(tmp_path)
+    container = root / "_commands/docker-container-aaaaaaaaaaaa.json"
+    labels = container.read_text(encoding="utf-8")
+    container.write_text(
+        labels.replace('"Labels":{}', '"Labels":{"a":"\\ud800"}'), encoding="utf-8"
+    )
+    launches = f"{root}/etc/spark-appliance/launches".encode()
+    for name in (
+        f"{root}{WEIGHTS}".encode() + b"/\xff\x1b[31m.incomplete",
+        f"{root}/etc/netplan".encode() + b"/\xfe\n.yaml",
+        launches + b"/0123456789ab/\xfd",
+    ):
+        Path(os.fsdecode(name)).write_text("x", encoding="utf-8")
+    answer = run(root=str(root), weights=[WEIGHTS])
+    # Ansible refuses what is no UTF-8, and with it the whole node.
+    json.dumps(answer, ensure_ascii=False).encode()
+    sections = answer["facts"]["sections"]
+    assert all(section["ok"] for section in sections.values())
+    assert sections["weights"]["data"][WEIGHTS]["incomplete"] == [
+        "\ufffd\ufffd\ufffd\x1b[31m.incomplete"
+    ]
+    assert sections["docker"]["data"]["containers"][0]["labels"] == {"a": "\ufffd\ufffd\ufffd"}
 
 
 def test_check_mode_reads_the_same(run: Run, tmp_path: Path) -> None:

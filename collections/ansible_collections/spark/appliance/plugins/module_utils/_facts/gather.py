@@ -93,11 +93,29 @@ SECTIONS: dict[str, Callable[[Host, Request], Any]] = {
 }
 
 
+def whole(value: Json) -> Json:
+    """Return JSON data with halves of surrogate pairs replaced, which Ansible refuses to pass on.
+
+    They come from file names that are not UTF-8 and from escapes in a tool's JSON.
+    """
+    if isinstance(value, str):
+        return (
+            value
+            if value.isascii()
+            else value.encode(errors="surrogatepass").decode(errors="replace")
+        )
+    if isinstance(value, dict):
+        return {whole(key): whole(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [whole(inner) for inner in value]
+    return value
+
+
 def _observe(host: Host, request: Request, section: Callable[[Host, Request], Any]) -> Json:
     try:
-        return {"ok": True, "data": section(host, request)}
+        return {"ok": True, "data": whole(section(host, request))}
     except Unknown as reason:
-        return {"ok": False, "reason": str(reason)}
+        return {"ok": False, "reason": whole(str(reason))}
     except Exception as error:  # noqa: BLE001 -- one broken section must not hide the others
         return {"ok": False, "reason": f"{type(error).__name__}: {excerpt(str(error))}"}
 
