@@ -204,7 +204,7 @@ def weights(node: NodeFacts, context: Context) -> Iterator[Problem]:
             found=f"{found.shards} shards and no index",
         )
     for label, names in (
-        ("every shard that the index lists", found.missing),
+        (f"all {found.shards_listed or 0} shards that the index lists", found.missing),
         ("no unfinished download", found.incomplete),
         ("no empty shard", found.empty),
     ):
