@@ -905,8 +905,7 @@ CASES = [
         "IMG-01-unreadable",
         {"bravo": [e.containerd_store(blob=False)]},
         errors=(("image.present", "bravo"), ("serving.container", "bravo")),
-        warnings=(("image.same_tag", ""),),
-        note="a digest that cannot be told is not believed, even behind the right tag",
+        note="a digest that cannot be told is not believed, even behind the right tag and layers",
     ),
     Case(
         "IMG-01-layers",
@@ -975,6 +974,19 @@ CASES = [
         {"bravo": [e.other_image("sha256:" + "77" * 32)]},
         warnings=(("image.same_tag", ""),),
         phase=Phase.PREFLIGHT,
+    ),
+    Case(
+        "IMG-12-layers",
+        {
+            "bravo": [
+                e.text(e.IMAGE, "1" * 64, "9" * 64),
+                e.containerd_store(blob=False),
+            ]
+        },
+        errors=(("image.present", "bravo"),),
+        warnings=(("image.same_tag", ""),),
+        phase=Phase.GATE,
+        note="a store that does not tell the config digest tells the layers",
     ),
     Case(
         "IMG-12-at-the-gate",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context import Context
@@ -158,20 +159,34 @@ def layers(node: NodeFacts, context: Context) -> Iterator[Problem]:
     cases=("IMG-12",),
 )
 def same_tag(context: Context) -> Iterator[Problem]:
-    """A rebuild under the same tag leaves nodes with different images and one name."""
-    tags: dict[str, dict[str, list[str]]] = {}
+    """A rebuild under the same tag leaves nodes with different images and one name.
+
+    Layers stand in for a config digest that a store does not tell.
+    """
+    tags: dict[str, list[tuple[str, Image]]] = {}
     for name, docker in context.known("docker"):
         for image in docker.images:
             for tag in image.tags:
-                tags.setdefault(tag, {}).setdefault(image.config_digest or image.id, []).append(
-                    name
+                tags.setdefault(tag, []).append((name, image))
+    for tag, holders in tags.items():
+        for what, identity in (
+            ("image", {name: image.config_digest for name, image in holders}),
+            ("set of layers", {name: _layers_digest(image) for name, image in holders}),
+        ):
+            owners: dict[str, list[str]] = {}
+            for name, digest in identity.items():
+                if digest is not None:
+                    owners.setdefault(digest, []).append(name)
+            if len(owners) > 1:
+                listing = "; ".join(
+                    f"{digest[7:19]} on {', '.join(names)}" for digest, names in owners.items()
                 )
-    for tag, owners in tags.items():
-        if len(owners) > 1:
-            listing = "; ".join(
-                f"{digest[7:19]} on {', '.join(names)}" for digest, names in owners.items()
-            )
-            yield Problem(expected=f"one image behind {tag}", found=listing)
+                yield Problem(expected=f"one {what} behind {tag}", found=listing)
+                break
+
+
+def _layers_digest(image: Image) -> str:
+    return "sha256:" + hashlib.sha256("\n".join(image.layers).encode()).hexdigest()
 
 
 @check(
