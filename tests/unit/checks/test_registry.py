@@ -170,6 +170,28 @@ def test_an_address_that_is_none_refuses_and_hides_nothing() -> None:
     assert "nowhere" in judged[0].found
 
 
+def test_what_was_found_before_a_section_is_unknown_still_counts() -> None:
+    sections = copy.deepcopy(plain_facts("bravo", SERVING)["sections"])
+    # The same check looks at the network only afterwards.
+    kernel = sections["boot"]["data"]["kernels"][0]
+    kernel["initrd"] = False
+    sections["network"] = {"ok": False, "reason": "probe broke"}
+    whole = context()
+    facts = {**whole.facts, "bravo": NodeFacts("bravo", sections)}
+    judged = judge(replace(whole, facts=facts), Phase.VERIFY)
+    assert ("upgrade.next_boot", "bravo", Severity.ERROR) in found(judged)
+    assert ("observe.network", "bravo", Severity.ERROR) in found(judged)
+
+
+def test_a_clock_that_was_not_compared_is_a_finding() -> None:
+    sections = copy.deepcopy(plain_facts("bravo", SERVING)["sections"])
+    sections["time"]["data"]["skew_s"] = None
+    whole = context()
+    facts = {**whole.facts, "bravo": NodeFacts("bravo", sections)}
+    judged = judge(replace(whole, facts=facts), Phase.VERIFY)
+    assert found(judged) == {("time.skew", "bravo", Severity.ERROR)}
+
+
 def test_a_pair_check_sees_every_pair_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str]] = []
 

@@ -257,7 +257,9 @@ def judge(context: Context, phase: Phase) -> list[Finding]:
             continue
         for node, problems in _calls(entry, context):
             try:
-                found += [_finding(entry, node, problem, phase) for problem in problems]
+                # One by one: what was found before a section turns out to be unknown still counts.
+                for problem in problems:
+                    found.append(_finding(entry, node, problem, phase))
             except SectionUnknownError as unknown:
                 blind.add(unknown, entry)
             except NotGivenError as missing:

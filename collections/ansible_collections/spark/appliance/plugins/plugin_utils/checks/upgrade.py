@@ -374,7 +374,12 @@ def skew(node: NodeFacts, context: Context) -> Iterator[Problem]:
     """A clock that is behind fails certificates and package lists as not valid yet."""
     del context
     off = node.time.skew_s
-    if off is not None and abs(off) > WORST_SKEW_S:
+    if off is None:
+        yield Problem(
+            expected="a comparison with the control node's clock",
+            found="the module was not asked for it",
+        )
+    elif abs(off) > WORST_SKEW_S:
         yield Problem(expected=f"within {WORST_SKEW_S:g} s", found=f"{off:+.0f} s")
 
 
