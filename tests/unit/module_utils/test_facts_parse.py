@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import builtins
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ from ansible_collections.spark.appliance.plugins.module_utils._facts import (
     memory,
     network,
     packages,
+    processes,
     rdma,
     storage,
     systemd,
 )
-from ansible_collections.spark.appliance.plugins.module_utils._facts.host import Unknown
+from ansible_collections.spark.appliance.plugins.module_utils._facts.host import Unknown, open_host
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +103,27 @@ def test_a_swap_with_a_space_in_its_name() -> None:
 def test_swap_lines_of_fstab(line: str, active: bool) -> None:
     (row,) = memory.parse_fstab_swaps(f"# a comment\n{line}\n/dev/sda1 / ext4 defaults 0 1\n")
     assert (row["active"], row["number"], row["line"]) == (active, 2, line)
+
+
+@pytest.mark.parametrize(
+    "line", ["/dev/sda2 none", "Befehl nicht gefunden: Zugriff verweigert", "x"]
+)
+def test_a_line_that_is_none_of_fstab_is_unknown(line: str) -> None:
+    with pytest.raises(Unknown, match="line 2 is none of fstab"):
+        memory.parse_fstab_swaps(f"# a comment\n{line}\n")
+
+
+def test_the_type_alone_makes_a_swap_line() -> None:
+    (row,) = memory.parse_fstab_swaps("/swap.img sw swap defaults 0 0\n")
+    assert row["active"]
+
+
+def test_a_process_without_a_name_is_one(tmp_path: Path) -> None:
+    for pid, name in ((1, "systemd"), (7, "")):
+        (tmp_path / f"proc/{pid}").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/status").write_text(f"Name:\t{name}\n", encoding="utf-8")
+    told = processes.processes(open_host(str(tmp_path)))
+    assert [process.name for process in told] == ["systemd", ""]
 
 
 def test_a_mount_named_swap_is_none() -> None:

@@ -82,9 +82,11 @@ def parse_fstab_swaps(text: str) -> list[dict[str, Any]]:
         active = not line.lstrip().startswith("#")
         fields = line.lstrip("# \t").split()
         # What mount(8) could not read either may hide a swap line, so it is not passed over.
-        if active and fields and (len(fields) < 3 or not _MOUNT_POINT.match(fields[1])):
+        swap = len(fields) >= 3 and fields[2] == "swap"
+        named = len(fields) >= 3 and _MOUNT_POINT.match(fields[1])
+        if active and fields and not (swap or named):
             raise Unknown(f"/etc/fstab: line {number} is none of fstab: {excerpt(line, 60)}")
-        if len(fields) >= 3 and fields[2] == "swap" and (active or fields[1] in {"none", "swap"}):
+        if swap and (active or fields[1] in {"none", "swap"}):
             rows.append(
                 {
                     "line": line,

@@ -33,10 +33,10 @@ def processes(host: Host) -> list[Process]:
     for name in host.names("/proc") or []:
         if not name.isdigit():
             continue
-        status = host.text(f"/proc/{name}/status", 1 << 16)
+        status = host.text(f"/proc/{name}/status")
         if status is None:
             continue
-        title = re.search(r"^Name:\t(.+)$", status, re.MULTILINE)
+        title = re.search(r"^Name:\t(.*)$", status, re.MULTILINE)
         resident = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
         # A process that nobody can name could be the very one that is looked for.
         if title is None:
