@@ -1720,6 +1720,7 @@ def test_img_13_the_reason_is_what_the_engine_s_log_says() -> None:
     (case,) = _of("IMG-13")
     (finding,) = judge(context(case.layers, case.edits), case.phase)
     assert "invalid database" in finding.found
+    assert "moving /var/lib/docker/buildkit aside" in finding.found
 
 
 def test_ans_01_interface_names_are_values_and_keep_their_case() -> None:

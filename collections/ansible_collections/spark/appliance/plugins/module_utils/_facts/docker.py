@@ -226,4 +226,9 @@ def _engine_complaint(host: Host) -> str:
     except Unknown:
         return ""
     complaints = [line for line in lines if re.search(r"fail|invalid|error", line, re.IGNORECASE)]
-    return f"; its log says: {complaints[-1].strip()[:200]}" if complaints else ""
+    if not complaints:
+        return ""
+    # A first boot that was cut off leaves it broken for ever; what is in it is only a cache.
+    cure = f" (has been cured by moving {DEFAULT_ROOT}/buildkit aside)"
+    hint = cure if "buildkit" in complaints[-1] else ""
+    return f"; its log says: {complaints[-1].strip()[:200]}{hint}"
