@@ -46,12 +46,13 @@ def settled_bytes(host: Host) -> int:
     pytest.fail("MemAvailable did not stand still for 60 s")
 
 
-def test_a_node_is_a_booted_host(host: Host, node: Node) -> None:
+def test_a_node_is_a_booted_host(lab: Lab, host: Host, node: Node) -> None:
     assert host.process.get(pid=1).comm == "systemd"
     assert host.check_output("hostname") == node.name
     assert host.service("ssh").is_running
     assert host.service("avahi-daemon").is_running
-    assert host.check_output("docker info --format '{{.Driver}}'") == "overlay2"
+    driver = {"bookworm": "overlay2", "trixie": "overlayfs"}[lab.suite.name]
+    assert host.check_output("docker info --format '{{.Driver}}'") == driver
 
 
 def test_a_node_has_memory_of_its_own(host: Host, node: Node) -> None:
@@ -62,9 +63,9 @@ def test_a_node_has_memory_of_its_own(host: Host, node: Node) -> None:
 def inner_image(hosts: dict[str, Host]) -> Iterator[str]:
     """A container image inside bravo, made of bravo's own Python."""
     name = "lab-probe:1"
-    paths = "bin lib lib64 usr/bin usr/lib/python3.11 usr/lib/x86_64-linux-gnu usr/lib64"
+    paths = "bin lib lib64 usr/bin usr/lib/python3.* usr/lib/x86_64-linux-gnu usr/lib64"
     bravo = hosts["bravo"]
-    bravo.check_output(f"sh -c 'tar -C / -cf - {paths} | docker import - {name}'")
+    bravo.check_output(f"sh -c 'cd / && tar -cf - {paths} | docker import - {name}'")
     yield name
     bravo.check_output(f"docker rmi --force {name}")
 
