@@ -225,6 +225,17 @@ def test_a_node_without_room_for_the_image_is_refused(
     assert [finding.check for finding in findings] == ["image.room"] * refused
 
 
+def test_parts_that_are_there_already_need_no_room_again() -> None:
+    """Else a fetch that was cut would be refused until its own bytes are removed."""
+    stored = 5_000_000_000
+    disks = disk(50_302_918_400 - stored)
+    assert judge_image_room(RELEASE, [node("a", 0, docker=LACKS, disk=disks)])
+    disks["data"][1]["parts"] = {f"r13-{DIGEST[7:19]}": stored, "another": 1}
+    assert judge_image_room(RELEASE, [node("a", 0, docker=LACKS, disk=disks)]) == []
+    disks["data"][1]["parts"] = {"another": stored}
+    assert judge_image_room(RELEASE, [node("a", 0, docker=LACKS, disk=disks)])
+
+
 def test_a_node_that_has_the_image_needs_no_room() -> None:
     assert judge_image_room(RELEASE, [node("a", 0, docker=HAS, disk=disk(1))]) == []
 
@@ -315,6 +326,21 @@ def test_what_an_interrupted_copy_stored_needs_no_room_again() -> None:
     folder = weights(stored_bytes=WEIGHTS_BYTES - left)
     assert room(left + RESERVE_BYTES, folder=folder) == []
     assert len(room(left + RESERVE_BYTES - 1, folder=folder)) == 2
+
+
+def test_weights_on_a_disk_of_their_own_are_judged_by_it() -> None:
+    own: dict[str, Any] = {
+        "path": WEIGHTS,
+        "filesystem": "/data",
+        "total_bytes": 4 * 10**12,
+        "free_bytes": WEIGHTS_BYTES + RESERVE_BYTES,
+    }
+    folder = weights()
+    folder["data"][WEIGHTS]["disk"] = own
+    # The image shares the small disk, so it takes nothing of this one.
+    assert room(60 * 10**9, engine=LACKS, folder=folder) == []
+    own["free_bytes"] -= 1
+    assert len(room(3 * 10**12, engine=LACKS, folder=folder)) == 2
 
 
 def test_a_node_that_has_the_weights_needs_no_room() -> None:

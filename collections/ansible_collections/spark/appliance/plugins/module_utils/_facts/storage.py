@@ -76,9 +76,39 @@ def observe_disk(host: Host) -> list[dict[str, Any]]:
     if len(rows) != len(asked):
         raise Unknown(f"df: {len(rows)} rows for {len(asked)} paths")
     return [
-        {"path": path, "filesystem": mount, "total_bytes": total, "free_bytes": free}
+        {
+            "path": path,
+            "filesystem": mount,
+            "total_bytes": total,
+            "free_bytes": free,
+            "parts": _parts(host) if path == APPLIANCE_STATE else {},
+        }
         for path, (mount, total, free) in zip(asked, rows, strict=True)
     ]
+
+
+def _stored_bytes(host: Host, directory: str, names: list[str]) -> int:
+    entries = (host.entry(f"{directory}/{name}") for name in names)
+    return sum(entry.size_bytes for entry in entries if entry and entry.kind == "file")
+
+
+def _parts(host: Host) -> dict[str, int]:
+    """Return the bytes that lie in each folder of an image's parts, unfinished ones as well."""
+    root = f"{APPLIANCE_STATE}/parts"
+    return {
+        name: _stored_bytes(host, f"{root}/{name}", host.names(f"{root}/{name}") or [])
+        for name in host.names(root) or []
+    }
+
+
+def _weights_disk(host: Host, directory: str) -> dict[str, Any] | None:
+    """Return the disk that holds or will hold a folder, None where ``df`` does not tell."""
+    argv = ("df", "--block-size=1", "--output=target,size,avail", "--", _existing(host, directory))
+    try:
+        ((mount, total, free),) = parse_df(host.ask(Command("df-weights", argv)))
+    except (Unknown, ValueError):
+        return None
+    return {"path": directory, "filesystem": mount, "total_bytes": total, "free_bytes": free}
 
 
 def _is_object(host: Host, path: str) -> bool:
@@ -116,11 +146,7 @@ def _weights(host: Host, directory: str) -> dict[str, Any]:
         "empty": [name for name, (entry, _) in sizes.items() if entry and entry.size_bytes == 0],
         "links": linked,
         "incomplete": [name for name in names if name.endswith((".incomplete", ".part", ".tmp"))],
-        "stored_bytes": sum(
-            entry.size_bytes
-            for name in names
-            if (entry := host.entry(f"{directory}/{name}")) and entry.kind == "file"
-        ),
+        "stored_bytes": _stored_bytes(host, directory, list(names)),
         "shard_bytes": sum(entry.size_bytes for entry, _ in sizes.values() if entry),
         "tensor_bytes": total_bytes if isinstance(total_bytes, int) else None,
         "config": "config.json" in names and _is_object(host, f"{directory}/config.json"),
@@ -130,7 +156,10 @@ def _weights(host: Host, directory: str) -> dict[str, Any]:
 
 def observe_weights(host: Host, directories: tuple[str, ...]) -> dict[str, Any]:
     """Return the ``weights`` section: presence and completeness, without reading a shard."""
-    return {directory: _weights(host, directory) for directory in directories}
+    return {
+        directory: _weights(host, directory) | {"disk": _weights_disk(host, directory)}
+        for directory in directories
+    }
 
 
 def observe_launch(host: Host) -> dict[str, Any]:

@@ -23,12 +23,16 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Space under one path, as its file system counts it."""
+    """Space under one path, as its file system counts it.
+
+    ``parts`` are the bytes of each folder of an image's parts below it.
+    """
 
     path: str
     filesystem: str
     total_bytes: int
     free_bytes: int
+    parts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class WeightDirectory:
     incomplete: tuple[str, ...] = ()
     shard_bytes: int = 0
     stored_bytes: int = 0
+    disk: Disk | None = None
     tensor_bytes: int | None = None
     config: bool = False
     verified: dict[str, Any] | None = None

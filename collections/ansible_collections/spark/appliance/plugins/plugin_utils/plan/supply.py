@@ -144,6 +144,10 @@ def _distribute(
     }
 
 
+def _parts_folder(release: Release) -> str:
+    return f"{release.name}-{release.image.config_digest.removeprefix('sha256:')[:12]}"
+
+
 def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[str, SupplyPlan]:
     """Return each node's part in bringing the image.
 
@@ -160,9 +164,7 @@ def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[
         SupplyPlan(
             url=url,
             label=f"{url.rstrip('/')}#{release.image.config_digest}",
-            folder=posixpath.join(
-                STATE, "parts", f"{release.name}-{image.config_digest.removeprefix('sha256:')[:12]}"
-            ),
+            folder=posixpath.join(STATE, "parts", _parts_folder(release)),
             checksums=release.checksums,
             parts={
                 "archive": release.archive,
@@ -217,18 +219,19 @@ def plan_weights(
     )
 
 
-def image_room_bytes(release: Release, *, same_disk: bool) -> int:
+def image_room_bytes(release: Release, *, same_disk: bool, stored_bytes: int = 0) -> int:
     """Return what a node's Docker disk must have free to take the image, in bytes.
 
     Parameters:
         release: what is wanted.
         same_disk: the parts lie on Docker's disk, as on a Spark with its one partition.
+        stored_bytes: what an earlier fetch brought of the parts.
 
     Formula: 2 · unpacked image + reserve, plus the parts where they share the disk. Both stores
     hold the image twice while they load it: the classic one unpacks the archive to a temporary
     folder before it extracts the layers, containerd's keeps blobs beside extracted snapshots.
     """
-    parts = release.archive_bytes if same_disk else 0
+    parts = max(0, release.archive_bytes - stored_bytes) if same_disk else 0
     return 2 * release.image.size_bytes + parts + RESERVE_BYTES
 
 
@@ -248,7 +251,8 @@ def judge_image_room(release: Release, nodes: Sequence[SupplyNode]) -> list[Find
         if disk is None:
             continue
         same = state is None or state.filesystem == disk.filesystem
-        need = image_room_bytes(release, same_disk=same)
+        stored = state.parts.get(_parts_folder(release), 0) if state is not None else 0
+        need = image_room_bytes(release, same_disk=same, stored_bytes=stored)
         if disk.free_bytes < need:
             findings.append(
                 Finding(
@@ -297,8 +301,9 @@ def judge_weights_room(
         if node.name == source and url.startswith("file:"):
             continue
         try:
-            disk = _disk_of(directory, node.facts)
             folder = node.facts.weights.get(directory)
+            disk = folder.disk if folder is not None else None
+            disk = disk or _disk_of(directory, node.facts)
         except SectionUnknownError:
             # The fetch judges again on the node itself, before it writes.
             continue
@@ -348,7 +353,7 @@ def _disk_of(directory: str, facts: NodeFacts) -> Disk | None:
 
 
 def _image_stays_bytes(release: Release, disk: Disk, facts: NodeFacts) -> int:
-    """Return what the image will have taken of a disk once it is loaded, 0 where it is there.
+    """Return what the image will still have taken of a disk once it is loaded, 0 where it is there.
 
     The classic store keeps it once, containerd's twice: as blobs and as snapshots.
     """
@@ -360,7 +365,10 @@ def _image_stays_bytes(release: Release, disk: Disk, facts: NodeFacts) -> int:
     except SectionUnknownError:
         root, copies = disk, 2
     state = disks.get(STATE)
-    image = copies * release.image.size_bytes
-    return (image if root is None or root.filesystem == disk.filesystem else 0) + (
-        release.archive_bytes if state is None or state.filesystem == disk.filesystem else 0
-    )
+    held = 0
+    if root is None or root.filesystem == disk.filesystem:
+        held += copies * release.image.size_bytes
+    if state is None or state.filesystem == disk.filesystem:
+        stored = state.parts.get(_parts_folder(release), 0) if state is not None else 0
+        held += max(0, release.archive_bytes - stored)
+    return held
