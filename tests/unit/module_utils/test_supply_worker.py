@@ -74,6 +74,30 @@ def test_a_receiver_remembers_where_the_files_came_from_at_first(
     assert worker.remembered(outside | {"url": "http://elsewhere"}) is None
 
 
+def test_a_receiver_learns_the_new_address_of_the_same_files_without_a_byte(
+    server: Server, tmp_path: Path
+) -> None:
+    """Else the judge would take its weights for those of another source, run after run."""
+    publish(server, {"config.json": b"{}"})
+    files = fetch(request(server, tmp_path, label="one"))["files"]
+    asked = request(server, tmp_path, label="two", files=files, direct=True)
+    assert worker.remembered(asked) is None
+    assert fetch(asked)["moved_bytes"] == 0
+    assert worker.remembered(asked) is not None
+    seen = verified.read_verified(str(tmp_path))
+    assert seen is not None
+    assert (seen["source"], seen["whole"]) == ("two", True)
+
+
+def test_a_shorter_list_is_another_set(server: Server, tmp_path: Path) -> None:
+    publish(server, {"a": b"a", "b": b"b"})
+    files = fetch(request(server, tmp_path))["files"]
+    asked = request(server, tmp_path, files=files[:1])
+    assert worker.remembered(asked) is None
+    assert fetch(asked)["moved_bytes"] == 0
+    assert not (tmp_path / "b").exists()
+
+
 def test_what_changed_is_not_remembered(server: Server, tmp_path: Path) -> None:
     publish(server, {"config.json": b"{}", "model.safetensors": b"x"})
     asked = request(server, tmp_path)

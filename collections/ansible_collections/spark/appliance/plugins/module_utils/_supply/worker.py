@@ -50,7 +50,6 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.share impo
 from ansible_collections.spark.appliance.plugins.module_utils._supply.verified import (
     load_memory,
     replace_file,
-    untouched,
 )
 
 INDEX = "model.safetensors.index.json"
@@ -73,28 +72,21 @@ def naming_of(request: Mapping[str, Any]) -> PartNaming | None:
 def remembered(request: Mapping[str, Any]) -> Fetched | None:
     """Return the verified set of an earlier run, None when anything must be fetched.
 
-    A set that its origin lists is taken from memory when it came from the same address; nothing is
-    read but the files' status.
+    It must be whole and be remembered under the same address, else the memory is written anew, for
+    which no byte need move. Nothing is read but the files' status.
     """
     folder = Path(request["folder"])
     memory = load_memory(folder)
+    if not memory.whole or memory.source != (request.get("label") or request["url"]).rstrip("/"):
+        return None
     files = wanted_files(request)
     if not files:
         naming = naming_of(request)
         names = naming.names() if naming else list(memory.files)
-        if (
-            memory.source != (request.get("label") or request["url"]).rstrip("/")
-            or not memory.whole
-            or not names
-            or set(names) - set(memory.files)
-        ):
+        if not names or set(names) - set(memory.files):
             return None
         files = [Wanted(name, memory.files[name].sha256) for name in names]
-        if not naming and not all(
-            untouched(folder, name, seen) for name, seen in memory.files.items()
-        ):
-            return None
-    if missing_files(folder, files):
+    if set(memory.files) != {file.name for file in files} or missing_files(folder, files):
         return None
     sized = tuple(
         Wanted(file.name, file.sha256, memory.files[file.name].size_bytes) for file in files
