@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ansible_runner
 import pytest
+from spark_lab.spec import REPOSITORY, Lab, lab_from
 
 ROOT = Path(__file__).resolve().parents[1]
 # Ansible's commands are those of the environment that runs the tests.
@@ -29,6 +31,7 @@ class Run:
 
 
 RunPlaybook = Callable[..., Run]
+LabCommand = Callable[[Lab, str], str]
 
 
 @pytest.fixture
@@ -77,3 +80,34 @@ def run_playbook(tmp_path: Path) -> RunPlaybook:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def lab_command() -> LabCommand:
+    """A function that runs `up` or `down` for a lab and returns what it said."""
+
+    def command(lab: Lab, verb: str) -> str:
+        chosen = {
+            "LAB_NAME": lab.name,
+            "LAB_BLOCK": str(lab.block),
+            "LAB_SUITE": lab.suite.name,
+        }
+        environment = os.environ | chosen | {"PYTHONPATH": str(REPOSITORY / "molecule")}
+        argv = [sys.executable, "-m", "spark_lab", verb]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.fail(f"{lab.name} did not go {verb}:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def fresh_lab(lab_command: LabCommand) -> Iterator[Lab]:
+    """A second lab beside the running one, of Debian 13, as delivered; removed afterwards."""
+    chosen = {"LAB_NAME": "fresh", "LAB_BLOCK": "236", "LAB_SUITE": "trixie"}
+    fresh = lab_from(os.environ | chosen)
+    lab_command(fresh, "down")
+    lab_command(fresh, "up")
+    yield fresh
+    lab_command(fresh, "down")

@@ -1,18 +1,20 @@
 """The roles image and weights on real nodes: whole, bad and interrupted, each to its end.
 
-They run on the lab, or on the nodes of the inventory that ``SUPPLY_INVENTORY`` names, where Docker
-is killed, too. Images are made for each test and removed after it.
+Most run on the lab, whose Docker keeps images in its classic store. What depends on the store runs
+on a second lab, too, whose Docker uses that of containerd; there Docker is killed and cables are
+pulled. Images are made for each test and removed after it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import json
 import os
 import secrets
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,10 +22,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import testinfra
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import NodeFacts
 from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import (
     SupplyNode,
@@ -31,7 +31,7 @@ from ansible_collections.spark.appliance.plugins.plugin_utils.plan.supply import
     plan_image,
 )
 from ansible_collections.spark.appliance.plugins.plugin_utils.release import Release
-from spark_lab.spec import NODES, current_lab
+from spark_lab.spec import NODES, RAIL_A, RELEASE_NUMBER, Lab, current_lab
 from testinfra.host import Host
 
 from tests.system.conftest import connect
@@ -39,7 +39,7 @@ from tests.unit.module_utils.supply_archives import Built, oci
 from tests.unit.module_utils.supply_server import Server, serving
 
 ROOT = Path(__file__).resolve().parents[2]
-INVENTORY = os.environ.get("SUPPLY_INVENTORY", str(ROOT / "inventories" / "lab"))
+INVENTORY = str(current_lab().inventory)
 ENVIRONMENT = os.environ | {
     "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     "ANSIBLE_NOCOLOR": "1",
@@ -47,14 +47,18 @@ ENVIRONMENT = os.environ | {
 }
 pytestmark = pytest.mark.lab
 EXTRA_BYTES = 24 << 20
+LONG_LOAD_BYTES = 192 << 20
+# From linux/sched.h; Python has it from 3.12 on.
+CLONE_NEWNET = 0x40000000
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """The nodes: inventory name → address that serves on the rail, and a way to run commands."""
 
+    lab: Lab
     rails: dict[str, str]
-    hosts: dict[str, Any]
+    hosts: dict[str, Host]
     address: str
 
     @property
@@ -75,43 +79,31 @@ def fleet() -> Iterator[Fleet]:
     with pytest.MonkeyPatch.context() as patch:
         for key in ("ANSIBLE_CONFIG", "PATH"):
             patch.setenv(key, ENVIRONMENT[key])
-        yield find_fleet()
+        yield find_fleet(current_lab())
 
 
-def find_host(name: str) -> Host:
-    """Return a node; testinfra would not resolve the variables in the lab's own inventory."""
-    if "SUPPLY_INVENTORY" in os.environ:
-        return testinfra.get_host(f"ansible://{name}", ansible_inventory=INVENTORY)
-    return connect(current_lab(), next(node for node in NODES if node.name == name))
+@pytest.fixture(scope="module")
+def second_fleet(fresh_lab: Lab) -> Iterator[Fleet]:
+    """The nodes of a lab with containerd's store, rail A set up as a run of fabric leaves it."""
+    for node in NODES:
+        host, address = connect(fresh_lab, node), fresh_lab.rail("a", node.number)
+        host.check_output(f"ip link set {RAIL_A} mtu 9000")
+        host.check_output(f"ip address replace {address}/24 dev {RAIL_A}")
+    yield find_fleet(fresh_lab)
+    for node in NODES:
+        host = connect(fresh_lab, node)
+        host.check_output(f"ip -4 address flush dev {RAIL_A}")
+        host.check_output(f"ip link set {RAIL_A} mtu 1500")
 
 
-def find_fleet() -> Fleet:
-    listed = subprocess.run(
-        ["ansible-inventory", "-i", INVENTORY, "--list"],
-        env=ENVIRONMENT,
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    inventory = json.loads(listed.stdout)
-    variables = inventory["_meta"]["hostvars"]
-    members = [
-        *inventory.get("head", {}).get("hosts", []),
-        *inventory.get("workers", {}).get("hosts", []),
-    ] or inventory["spark"]["hosts"]
+def find_fleet(lab: Lab) -> Fleet:
+    hosts = {node.name: connect(lab, node) for node in NODES}
     rails = {}
-    for node in members:
-        rail = variables[node].get("spark_rail_a", variables[node]["ansible_host"])
-        rails[node] = str(rail).split("/")[0]
-    hosts = {node: find_host(node) for node in members}
-    for node, rail in rails.items():
-        if rail not in hosts[node].run("ip -4 -brief address").stdout:
-            rails[node] = variables[node]["ansible_host"]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # No packet is sent: connecting chooses the address that nodes reach this machine at.
-        probe.connect((variables[members[0]]["ansible_host"], 9))
-        address = probe.getsockname()[0]
-    return Fleet(rails, hosts, address)
+    for node in NODES:
+        rail = lab.rail("a", node.number)
+        up = rail in hosts[node.name].run("ip -4 -brief address").stdout
+        rails[node.name] = rail if up else lab.management(node.number)
+    return Fleet(lab, rails, hosts, lab.management(1))
 
 
 @dataclass(slots=True)
@@ -138,7 +130,10 @@ class Case:
         }
         path = self.folder / "variables.json"
         path.write_text(json.dumps(variables))
-        return ["ansible-playbook", "-i", INVENTORY, "tests/playbooks/supply.yml", "-e", f"@{path}"]
+        return [
+            *("ansible-playbook", "-i", str(self.fleet.lab.inventory)),
+            *("tests/playbooks/supply.yml", "-e", f"@{path}"),
+        ]
 
     def start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -213,12 +208,56 @@ def publish(built: Built, server: Server, parts: int = 4) -> tuple[bytes, Releas
 
 @pytest.fixture
 def case(fleet: Fleet, tmp_path: Path) -> Iterator[Case]:
+    with made_case(fleet, fleet.address, os.urandom(EXTRA_BYTES), tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def second_case(second_fleet: Fleet, tmp_path: Path) -> Iterator[Case]:
+    lab = second_fleet.lab
+    address = lab.management(RELEASE_NUMBER)
+    with (
+        network_of(lab.container("release")) as enter,
+        made_case(second_fleet, address, os.urandom(EXTRA_BYTES), tmp_path, enter) as made,
+    ):
+        yield made
+
+
+@contextlib.contextmanager
+def network_of(container: str) -> Iterator[Callable[[bool], None]]:
+    """Give a way into the network of a container, and back, for this thread's new sockets."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    inspect = ["docker", "inspect", "-f", "{{.State.Pid}}", container]
+    pid = subprocess.run(inspect, check=True, capture_output=True, text=True).stdout.strip()
+    own, its = Path("/proc/thread-self/ns/net"), Path(f"/proc/{pid}/ns/net")
+    with own.open() as home, its.open() as there:
+
+        def enter(inside: bool) -> None:
+            if libc.setns((there if inside else home).fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"setns to the network of {container}")
+
+        yield enter
+
+
+@contextlib.contextmanager
+def made_case(
+    fleet: Fleet,
+    address: str,
+    extra: bytes,
+    folder: Path,
+    enter: Callable[[bool], None] = lambda _: None,
+) -> Iterator[Case]:
+    """Publish an image with ``extra`` in it; remove what it left on nodes afterwards."""
     reference = f"spark-test:{secrets.token_hex(6)}"
-    with serving(Server(), fleet.address) as server:
-        built = oci(extra=os.urandom(EXTRA_BYTES), reference=reference)
+    built = oci(extra=extra, reference=reference)
+    with contextlib.ExitStack() as stack:
+        enter(True)
+        try:
+            server = stack.enter_context(serving(Server(), address))
+        finally:
+            enter(False)
         packed, release = publish(built, server)
-        case = Case(fleet, server, built, packed, release, tmp_path)
-        yield case
+        yield Case(fleet, server, built, packed, release, folder)
     keeper = f"spark-keep-{built.expected.config_digest[7:19]}"
     fleet.everywhere(
         "systemctl stop 'spark-supply-*'; rm -rf /run/spark-appliance/supply "
@@ -254,7 +293,22 @@ def kill_unit(fleet: Fleet, node: str, unit: str) -> Callable[[], bool]:
     return act
 
 
-def test_one_download_reaches_all_nodes_and_a_second_run_changes_nothing(case: Case) -> None:
+@pytest.fixture(params=["case", "second_case"], ids=["classic", "containerd"])
+def either_case(request: pytest.FixtureRequest) -> Case:
+    """The same on both stores of Docker."""
+    found: Case = request.getfixturevalue(request.param)
+    return found
+
+
+def test_the_second_lab_s_docker_uses_the_store_of_containerd(second_fleet: Fleet) -> None:
+    stores = second_fleet.everywhere("docker info --format '{{json .DriverStatus}}'")
+    assert all("io.containerd.snapshotter.v1" in store for store in stores.values()), stores
+
+
+def test_one_download_reaches_all_nodes_and_a_second_run_changes_nothing(
+    either_case: Case,
+) -> None:
+    case = either_case
     code, output = case.run()
     assert code == 0, output
     case.assert_whole()
@@ -324,13 +378,27 @@ def damage_name(case: Case) -> str:
     return "expected to register only"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [damage_checksums, damage_part, damage_missing, damage_layer, damage_path, damage_name],
-)
+def damage_config(case: Case) -> str:
+    other = oci(extra=b"another", reference=case.built.expected.reference)
+    publish(other, case.server)
+    return "expected the image with config digest"
+
+
+@pytest.mark.parametrize("damage", [damage_checksums, damage_part, damage_missing, damage_path])
 def test_bad_input_is_refused_with_its_own_message_and_leaves_no_image(
     case: Case, damage: Callable[[Case], str]
 ) -> None:
+    assert_refused(case, damage)
+
+
+@pytest.mark.parametrize("damage", [damage_layer, damage_config, damage_name])
+def test_a_bad_archive_is_refused_by_both_stores_and_leaves_no_image(
+    either_case: Case, damage: Callable[[Case], str]
+) -> None:
+    assert_refused(either_case, damage)
+
+
+def assert_refused(case: Case, damage: Callable[[Case], str]) -> None:
     message = damage(case)
     code, output = case.run()
     assert code != 0
@@ -378,27 +446,34 @@ def test_a_receiver_that_fails_closes_the_sender_s_listener(case: Case) -> None:
     assert case.server.sent_bytes <= 1.01 * len(case.packed)
 
 
-@pytest.mark.skipif(
-    "SUPPLY_INVENTORY" not in os.environ,
-    reason="kills Docker, and with it what the lab serves: name nodes of a second lab",
-)
-def test_a_killed_engine_leaves_no_image_and_the_next_run_completes(case: Case) -> None:
+@pytest.fixture
+def long_load(second_fleet: Fleet, tmp_path: Path) -> Iterator[Case]:
+    """A small download that is a long stream into Docker."""
+    extra = os.urandom(64 << 10) * (LONG_LOAD_BYTES >> 16)
+    with made_case(second_fleet, second_fleet.address, extra, tmp_path) as made:
+        yield made
+
+
+def test_a_killed_engine_leaves_no_image_and_the_next_run_completes(long_load: Case) -> None:
+    case = long_load
     source = case.fleet.source
 
     def act() -> bool:
+        # Looked for on the node: a way there and back takes as long as the load.
         command = (
-            "systemctl is-active --quiet spark-supply-image-load.service && "
-            "systemctl kill --signal=KILL docker.service && echo killed"
+            "for n in $(seq 250); do pgrep -xf 'docker load --quiet' && "
+            "systemctl kill --signal=KILL docker.service && echo killed && exit; sleep 0.02; done"
         )
         return "killed" in case.fleet.sh(source, command)
 
     killed = meanwhile(act)
     code, output = case.run()
     assert killed.is_set()
-    if code != 0:
-        assert source not in case.images()
-        assert "docker" in output
+    assert code != 0
+    assert f"[{source}]: FAILED!" in output
+    assert "docker load: " in output
     case.fleet.sh(source, "systemctl reset-failed docker; systemctl start docker")
+    assert source not in case.images()
     code, output = case.run()
     assert code == 0, output
     case.assert_whole()

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import testinfra
-from spark_lab.spec import NODES, REPOSITORY, Lab, Node, current_lab, lab_from
+from spark_lab.spec import NODES, Lab, Node, current_lab
 from testinfra.host import Host
-
-LabCommand = Callable[[Lab, str], str]
 
 
 @pytest.fixture(scope="session")
@@ -52,32 +46,6 @@ def node(request: pytest.FixtureRequest) -> Node:
 def host(hosts: dict[str, Host], node: Node) -> Host:
     """Each node in turn."""
     return hosts[node.name]
-
-
-@pytest.fixture(scope="session")
-def lab_command() -> LabCommand:
-    """A function that runs `up` or `down` for a lab and returns what it said."""
-
-    def command(lab: Lab, verb: str) -> str:
-        chosen = {"LAB_NAME": lab.name, "LAB_BLOCK": str(lab.block)}
-        environment = os.environ | chosen | {"PYTHONPATH": str(REPOSITORY / "molecule")}
-        argv = [sys.executable, "-m", "spark_lab", verb]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.fail(f"{lab.name} did not go {verb}:\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-    return command
-
-
-@pytest.fixture(scope="session")
-def fresh_lab(lab_command: LabCommand) -> Iterator[Lab]:
-    """A second lab beside the running one, as delivered; removed afterwards."""
-    fresh = lab_from(os.environ | {"LAB_NAME": "fresh", "LAB_BLOCK": "236"})
-    lab_command(fresh, "down")
-    lab_command(fresh, "up")
-    yield fresh
-    lab_command(fresh, "down")
 
 
 def connect(lab: Lab, node: Node) -> Host:

@@ -9,7 +9,8 @@ import pytest
 from spark_lab.spec import NODES, RAIL_A, RAIL_B, Lab
 from testinfra.host import Host
 
-from tests.system.conftest import LabCommand, connect
+from tests.conftest import LabCommand
+from tests.system.conftest import connect
 
 pytestmark = pytest.mark.lab
 
@@ -63,6 +64,11 @@ def test_the_rails_are_bare(bravo: Host) -> None:
         assert interface.exists
         assert bravo.check_output(f"ip -br -4 address show dev {rail}").split()[2:] == []
         assert bravo.file(f"/sys/class/net/{rail}/mtu").content_string.strip() == "1500"
+
+
+def test_netplan_applies_what_is_written(fresh_lab: Lab, bravo: Host) -> None:
+    bravo.check_output("netplan apply")
+    assert fresh_lab.management(NODES[1].number) in bravo.check_output("ip -4 -br address")
 
 
 def test_a_large_frame_passes_once_the_rails_are_set_up(fresh_lab: Lab) -> None:

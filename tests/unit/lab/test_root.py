@@ -18,10 +18,6 @@ def test_each_suite_has_an_image_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(images) == len(SUITES)
 
 
-def test_what_another_suite_has_beyond_does_not_make_nodes_anew() -> None:
-    assert not (root.SOURCE / "suites/bookworm").exists()
-
-
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_root_is_made_of_the_chosen_suite_and_its_packages(
     suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
