@@ -1,8 +1,8 @@
 """The roles image and weights on real nodes: whole, bad and interrupted, each to its end.
 
 Most run on the lab, whose Docker keeps images in its classic store. What depends on the store runs
-on a second lab, too, whose Docker uses that of containerd; there Docker is killed and cables are
-pulled. Images are made for each test and removed after it.
+on a second lab, too, whose Docker uses that of containerd; there Docker is killed, too.
+Images are made for each test and removed after it.
 """
 
 from __future__ import annotations
