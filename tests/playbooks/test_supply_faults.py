@@ -1,8 +1,8 @@
 """The roles image and weights on real nodes: whole, bad and interrupted, each to its end.
 
 Most run on the lab, whose Docker keeps images in its classic store. What depends on the store runs
-on a second lab, too, whose Docker uses that of containerd; there Docker is killed, too.
-Images are made for each test and removed after it.
+on a second lab, too, whose Docker uses that of containerd; there Docker is killed and a rail is
+cut. Images are made for each test and removed after it.
 """
 
 from __future__ import annotations
@@ -165,6 +165,16 @@ class Case:
             "ls -A /var/lib/docker/tmp"
         )
         return {node: text for node, text in found.items() if text.strip()}
+
+    def arrived_bytes(self, node: str) -> int:
+        """Return how much of the parts a node holds, whole or partial."""
+        digest = self.release.image.config_digest.removeprefix("sha256:")[:12]
+        found = self.fleet.sh(
+            node,
+            f"find /var/lib/spark-appliance/parts/{self.release.name}-{digest} -type f "
+            "\\( -name '*.bin' -o -name '.*.bin.partial' \\) -printf '%s\\n'",
+        )
+        return sum(map(int, found.split()))
 
     def assert_whole(self) -> None:
         assert self.images() == set(self.fleet.rails)
@@ -477,6 +487,62 @@ def test_a_killed_engine_leaves_no_image_and_the_next_run_completes(long_load: C
     code, output = case.run()
     assert code == 0, output
     case.assert_whole()
+
+
+def switch(lab: Lab, *argv: str) -> None:
+    subprocess.run([argv[0], "-n", lab.switch, *argv[1:]], check=True)
+
+
+def pull(case: Case, port: str, node: str) -> threading.Event:
+    """Pull a cable once half of the parts has reached a node; the event tells that it was."""
+
+    def act() -> bool:
+        if case.arrived_bytes(node) < len(case.packed) // 2:
+            return False
+        switch(case.fleet.lab, "ip", "link", "set", port, "down")
+        return True
+
+    return meanwhile(act)
+
+
+def assert_cut(case: Case, node: str, address: str, pulled: threading.Event) -> int:
+    """Run into the cut; return what the node has kept, in bytes."""
+    code, output = case.run()
+    assert pulled.is_set()
+    said = " ".join(output.split())
+    assert code != 0
+    assert f"[{node}]: FAILED!" in said
+    assert f"http://{address}:" in said
+    assert "what arrived is kept" in said
+    kept = case.arrived_bytes(node)
+    assert len(case.packed) // 2 <= kept < len(case.packed)
+    assert case.images() == set()
+    assert case.left_behind() == {}
+    rail = case.fleet.rails[case.fleet.source]
+    assert case.fleet.sh(case.fleet.source, f"ss -Hltn src {rail}") == ""
+    return kept
+
+
+def test_a_rail_cut_in_mid_copy_costs_only_what_was_in_flight(second_case: Case) -> None:
+    case, node, port = second_case, "bravo", "bravo-rail-a"
+    lab = case.fleet.lab
+    slow = ("root", "tbf", "rate", "16mbit", "burst", "64kb", "latency", "200ms")
+    switch(lab, "tc", "qdisc", "add", "dev", port, *slow)
+    try:
+        source = case.fleet.rails[case.fleet.source]
+        kept = assert_cut(case, node, source, pull(case, port, node))
+    finally:
+        switch(lab, "tc", "qdisc", "del", "dev", port, "root")
+        switch(lab, "ip", "link", "set", port, "up")
+    received = f"cat /sys/class/net/{RAIL_A}/statistics/rx_bytes"
+    before = int(case.fleet.sh(node, received))
+    code, output = case.run()
+    assert code == 0, output
+    case.assert_whole()
+    # Frames of 9000 bytes carry less than 2 % of headers; the rest is requests and neighbours.
+    moved = int(case.fleet.sh(node, received)) - before
+    assert moved <= 1.02 * (len(case.packed) - kept) + (256 << 10)
+    assert case.server.sent_bytes <= 1.01 * len(case.packed)
 
 
 def test_a_dead_controller_s_work_is_followed_by_the_next_run(case: Case) -> None:
