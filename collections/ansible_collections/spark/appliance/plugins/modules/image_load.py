@@ -9,7 +9,8 @@ description:
   - Joins the parts, unpacks them with zstd and passes the archive to C(docker load) in one pass,
     without a joined copy. The config's digest and the diff id of every layer are proven before
     Docker gets the documents that make an image of the layers.
-  - An image that Docker has already, by its config's digest, is left alone.
+  - An image that Docker has already, by its config's digest, is left alone, and protected from
+    C(docker image prune --all) where it is not.
   - Works with Docker's classic store and with containerd's.
 version_added: 0.1.0
 author: spark-appliance contributors (@spark-appliance)
@@ -130,8 +131,9 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         return shown(job, job.look(asked["run"]))
     expected = Expected(**asked["image"])
     diff = {"before": "", "after": f"{expected.reference}: {expected.config_digest}\n"}
+    docker = Docker()
     try:
-        present = present_image(Docker(), expected, rename=False)
+        present = present_image(docker, expected, rename=False)
     except CutError:
         if not module.check_mode:
             raise
@@ -139,7 +141,10 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         present = None
     if present is not None and not present.changed:
         data = {"image_id": present.image_id, "layers": list(present.layers)}
-        return {"state": "done", "data": data, "changed": False}
+        kept = docker.keeps(expected.config_digest)
+        if not kept and not module.check_mode:
+            docker.keep(expected.reference, expected.config_digest)
+        return {"state": "done", "data": data, "changed": not kept}
     if module.check_mode:
         return {"state": "done", "data": {}, "changed": True, "diff": diff}
     request = {

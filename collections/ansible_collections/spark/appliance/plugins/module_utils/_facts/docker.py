@@ -23,13 +23,10 @@ ENGINE_LOG = Command(
     ("journalctl", "-u", "docker.service", "-b", "-n", "20", "-o", "cat", "--no-pager", "-q"),
     empty_ok=True,
 )
-# Where a content store keeps blobs: containerd of the distribution or of Docker, and Docker's own.
-_CONTENT_STORES = (
-    "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256",
-    "/var/lib/docker/containerd/daemon/io.containerd.content.v1.content/blobs/sha256",
-)
 CDI_SPECS = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/run/cdi/nvidia.yaml")
 DEFAULT_ROOT = "/var/lib/docker"
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+_CONTAINERD_ROOT = "/var/lib/containerd"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -42,48 +39,78 @@ def uses_containerd_store(info: dict[str, Any]) -> bool:
     )
 
 
-def _blob(host: Host, digest: str) -> dict[str, Any] | None:
+def image_store(host: Host, info: dict[str, Any]) -> str:
+    """Return the folder that holds the layers of images.
+
+    Parameters:
+        host: the node.
+        info: the engine's ``/info``.
+
+    The engine does not tell where containerd's store is: a containerd that the engine started lies
+    below the engine's own root, any other where its configuration says.
+    """
+    root = str(info["DockerRootDir"])
+    if not uses_containerd_store(info):
+        return root
+    containerd = info.get("Containerd")
+    address = str(containerd.get("Address")) if isinstance(containerd, dict) else ""
+    if address.startswith(("/run/docker/", "/var/run/docker/")):
+        return f"{root}/containerd/daemon"
+    # The keys of the document itself stand before its first table.
+    top = re.split(r"^\s*\[", host.text(CONTAINERD_CONFIG) or "", maxsplit=1, flags=re.MULTILINE)[0]
+    named = re.search(r"""^\s*root\s*=\s*["']([^"']+)["']""", top, re.MULTILINE)
+    return named[1] if named else _CONTAINERD_ROOT
+
+
+def _blob(host: Host, store: str, digest: str) -> dict[str, Any] | None:
     if not _DIGEST.fullmatch(digest):
         return None
-    for store in _CONTENT_STORES:
-        raw = host.read_bytes(f"{store}/{digest.removeprefix('sha256:')}")
-        if raw is not None:
-            try:
-                parsed = json.loads(raw)
-            except ValueError as error:
-                raise Unknown(f"{store}: the blob {digest[:19]} is not JSON") from error
-            return parsed if isinstance(parsed, dict) else None
-    return None
+    blobs = f"{store}/io.containerd.content.v1.content/blobs/sha256"
+    raw = host.read_bytes(f"{blobs}/{digest.removeprefix('sha256:')}")
+    if raw is None:
+        return None
+    try:
+        parsed = json.loads(raw)
+    except ValueError as error:
+        raise Unknown(f"{blobs}: the blob {digest[:19]} is not JSON") from error
+    return parsed if isinstance(parsed, dict) else None
 
 
-def config_digest(host: Host, image_id: str, architecture: str, containerd: bool) -> str | None:
+def config_digest(host: Host, info: dict[str, Any], image_id: str, architecture: str) -> str | None:
     """Return the digest of an image's config, whichever store holds it; None when not to be told.
+
+    Parameters:
+        host: the node.
+        info: the engine's ``/info``.
+        image_id: the engine's id of the image.
+        architecture: that of the image, as the engine says it.
 
     On the classic store it is the image's id. On containerd's store the id names a manifest, or an
     index of manifests, which in turn names the config.
     """
-    if not containerd:
+    if not uses_containerd_store(info):
         return image_id
-    manifest = _blob(host, image_id)
+    store = image_store(host, info)
+    manifest = _blob(host, store, image_id)
     if manifest and "manifests" in manifest:
         matching = [
             entry
             for entry in manifest["manifests"]
             if entry.get("platform", {}).get("architecture") == architecture
         ]
-        manifest = _blob(host, matching[0].get("digest", "")) if len(matching) == 1 else None
+        manifest = _blob(host, store, matching[0].get("digest", "")) if len(matching) == 1 else None
     digest = (manifest or {}).get("config", {}).get("digest")
     return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
 
 
-def _image(host: Host, listed: dict[str, Any], containerd: bool) -> dict[str, Any]:
+def _image(host: Host, listed: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
     image_id = listed["Id"]
     short = image_id.removeprefix("sha256:")[:12]
     shown = host.docker(f"docker-image-{short}", f"/images/{quote(image_id)}/json")
     architecture = shown["Architecture"]
     return {
         "id": image_id,
-        "config_digest": config_digest(host, image_id, architecture, containerd),
+        "config_digest": config_digest(host, info, image_id, architecture),
         "tags": sorted(shown.get("RepoTags") or []),
         "architecture": architecture,
         "os": shown["Os"],
@@ -152,10 +179,10 @@ def _info(host: Host) -> dict[str, Any]:
     return info
 
 
-def root_directory(host: Host) -> str:
+def image_directory(host: Host) -> str:
     """Return where the engine keeps images, the usual place when it does not answer."""
     try:
-        return str(_info(host)["DockerRootDir"])
+        return image_store(host, _info(host))
     except Unknown:
         return DEFAULT_ROOT
 
@@ -189,15 +216,15 @@ def observe_docker(host: Host) -> dict[str, Any]:
         raise Unknown(f"{reason}{_engine_complaint(host)}") from reason
     if not isinstance(images, list) or not isinstance(containers, list):
         raise Unknown("docker: images or containers are no list")
-    containerd = uses_containerd_store(info)
     shown = _all(
-        [partial(_expected, partial(_image, host, listed, containerd)) for listed in images]
+        [partial(_expected, partial(_image, host, listed, info)) for listed in images]
         + [partial(_expected, partial(_container, host, listed)) for listed in containers]
     )
     described = _expected(lambda: _engine(info))
     return {
         **described,
-        "containerd_store": containerd,
+        "containerd_store": uses_containerd_store(info),
+        "image_dir": image_store(host, info),
         "cdi_driver_versions": cdi_versions(host),
         "images": shown[: len(images)],
         "containers": shown[len(images) :],

@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from ansible_collections.spark.appliance.plugins.module_utils._facts.docker import root_directory
+from ansible_collections.spark.appliance.plugins.module_utils._facts.docker import image_directory
 from ansible_collections.spark.appliance.plugins.module_utils._facts.host import (
     Command,
     Host,
@@ -68,8 +68,8 @@ def parse_df(text: str) -> list[tuple[str, int, int]]:
 
 
 def observe_disk(host: Host) -> list[dict[str, Any]]:
-    """Return the ``disk`` section for Docker's root, the appliance's state and ``/``."""
-    asked = list(dict.fromkeys((root_directory(host), APPLIANCE_STATE, "/")))
+    """Return the ``disk`` section for images, the appliance's state and ``/``."""
+    asked = list(dict.fromkeys((image_directory(host), APPLIANCE_STATE, "/")))
     existing = [_existing(host, path) for path in asked]
     argv = ("df", "--block-size=1", "--output=target,size,avail", "--", *existing)
     rows = parse_df(host.ask(Command("df", argv)))

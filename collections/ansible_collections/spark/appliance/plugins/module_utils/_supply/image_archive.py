@@ -4,7 +4,7 @@
 The layers pass on as they come. What makes an image of them (``manifest.json``, ``index.json``
 and their like) is held back, and with it the end mark, until the config's digest is the pinned
 one and every layer has the diff id that the config names. Whatever kills the loader before that
-leaves Docker with layers that nothing refers to, which it drops.
+leaves Docker with layers that nothing refers to.
 
 Layout: the Docker image specification v1.2 (``manifest.json`` beside layers) and the OCI image
 layout v1 (``index.json`` and ``blobs/``), as ``docker save`` writes them.

@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 
 from ansible_collections.spark.appliance.plugins.module_utils._facts.docker import (
     config_digest,
+    image_store,
     uses_containerd_store,
 )
 from ansible_collections.spark.appliance.plugins.module_utils._facts.host import (
@@ -38,10 +39,14 @@ from ansible_collections.spark.appliance.plugins.module_utils._supply.room impor
     demand_room,
     docker_need_bytes,
 )
-from ansible_collections.spark.appliance.plugins.module_utils._supply.tar_walk import TruncatedError
+from ansible_collections.spark.appliance.plugins.module_utils._supply.tar_walk import (
+    BLOCK_BYTES,
+    TruncatedError,
+)
 
 CHUNK_BYTES = 1 << 20
 _EVICT_BYTES = 64 << 20
+_BREAK_OFF_S = 60.0
 KEEP_LABEL = "org.spark-appliance.keep"
 
 
@@ -126,12 +131,28 @@ class Docker:
         if done.returncode:
             raise CutError(f"docker tag: {' '.join(done.stderr.split())[:200]}")
 
-    def config_digest(self, shown: dict[str, Any], containerd: bool) -> str | None:
+    def config_digest(self, info: dict[str, Any], shown: dict[str, Any]) -> str | None:
         """Return the digest of an image's config, whichever store holds it."""
         try:
-            return config_digest(open_host("/"), shown["Id"], shown["Architecture"], containerd)
+            return config_digest(open_host("/"), info, shown["Id"], shown["Architecture"])
         except Unknown:
             return None
+
+    def _keepers(self) -> list[str]:
+        done = self._run(
+            "container", "ls", "--all", "--filter", f"label={KEEP_LABEL}", "--format", "{{.Names}}"
+        )
+        if done.returncode:
+            raise CutError(f"docker container ls: {' '.join(done.stderr.split())[:200]}")
+        return done.stdout.split()
+
+    def keeps(self, digest: str) -> bool:
+        """Tell whether an image is protected by ``keep``.
+
+        Raises:
+            CutError: the engine does not answer.
+        """
+        return _keeper(digest) in self._keepers()
 
     def keep(self, reference: str, digest: str) -> None:
         """Protect an image from ``docker image prune --all`` by a container that never starts.
@@ -141,13 +162,10 @@ class Docker:
         Raises:
             CutError: the engine refused.
         """
-        name = f"spark-keep-{digest.removeprefix('sha256:')[:12]}"
-        listed = self._run(
-            "container", "ls", "--all", "--filter", f"label={KEEP_LABEL}", "--format", "{{.Names}}"
-        )
+        name = _keeper(digest)
         # Newest first, as the engine lists them.
-        names = listed.stdout.split()
-        if listed.returncode == 0 and name not in names:
+        names = self._keepers()
+        if name not in names:
             done = self._run(
                 "create",
                 "--pull=never",
@@ -175,6 +193,10 @@ class Docker:
         )
 
 
+def _keeper(digest: str) -> str:
+    return f"spark-keep-{digest.removeprefix('sha256:')[:12]}"
+
+
 def present_image(docker: Docker, expected: Expected, *, rename: bool) -> Loaded | None:
     """Return the image where Docker has it already.
 
@@ -183,11 +205,11 @@ def present_image(docker: Docker, expected: Expected, *, rename: bool) -> Loaded
         expected: the image.
         rename: give it its name again when only that is gone.
     """
-    containerd = uses_containerd_store(docker.info())
+    info = docker.info()
     shown = docker.inspect(expected.reference)
-    if shown is not None and docker.config_digest(shown, containerd) == expected.config_digest:
+    if shown is not None and docker.config_digest(info, shown) == expected.config_digest:
         return Loaded(shown["Id"], tuple(shown["RootFS"]["Layers"]), changed=False)
-    if containerd:
+    if uses_containerd_store(info):
         return None
     shown = docker.inspect(expected.config_digest)
     if shown is None:
@@ -223,13 +245,13 @@ def load_image(
         return present
     info = docker.info()
     demand_room(
-        Path(info["DockerRootDir"]),
+        Path(image_store(open_host("/"), info)),
         docker_need_bytes(expected.size_bytes) + RESERVE_BYTES,
         "Docker to load the image",
     )
     progress.stage("load", sum((folder / part).stat().st_size for part in parts))
     layers = _pipe(docker, folder, parts, expected, progress)
-    loaded = _prove_loaded(docker, expected, layers, uses_containerd_store(info))
+    loaded = _prove_loaded(docker, info, expected, layers)
     docker.keep(expected.reference, expected.config_digest)
     return loaded
 
@@ -275,7 +297,7 @@ def _pipe(
             )
         except TruncatedError:
             # A part that fails to unpack looks like a cut archive; the cause is the better message.
-            _kill(loader)
+            _break_off(loader)
             release()
             raise
         docker_input.close()
@@ -287,8 +309,7 @@ def _pipe(
     except BrokenPipeError as error:
         raise _load_error(_outcome(loader)) from error
     finally:
-        # Killed before its input closes: a clean end of input could pass for a whole archive.
-        _kill(loader)
+        _break_off(loader)
         _kill(zstd)
         feeder.join()
         for pipe in (loader.stdin, loader.stdout, loader.stderr, zstd.stdout, zstd.stderr):
@@ -362,6 +383,25 @@ def _send(pipe: IO[bytes], raw: bytes) -> None:
         view = view[pipe.write(view) :]
 
 
+def _break_off(loader: subprocess.Popen[bytes]) -> None:
+    """End a load that must not succeed, where it has not ended.
+
+    An engine that finds the archive broken drops what it got within seconds. One whose client is
+    killed keeps the layers for a day, in a lease of containerd. So the archive ends in a header
+    that no tar can have, and not cleanly, which could pass for a whole one.
+    """
+    if loader.poll() is None:
+        timer = threading.Timer(_BREAK_OFF_S, loader.kill)
+        timer.start()
+        pipe = cast(IO[bytes], loader.stdin)
+        with contextlib.suppress(BrokenPipeError):
+            if not pipe.closed:
+                _send(pipe, b"\xff" * BLOCK_BYTES)
+                pipe.close()
+        loader.wait()
+        timer.cancel()
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
@@ -402,7 +442,7 @@ def _load_error(said: str) -> RefusalError | CutError:
 
 
 def _prove_loaded(
-    docker: Docker, expected: Expected, layers: tuple[str, ...], containerd: bool
+    docker: Docker, info: dict[str, Any], expected: Expected, layers: tuple[str, ...]
 ) -> Loaded:
     shown = docker.inspect(expected.reference)
     if shown is None:
@@ -410,7 +450,7 @@ def _prove_loaded(
             f"docker load said it loaded {expected.reference}, found no such image; see "
             "docker.service's journal and free space, then run again"
         )
-    found = docker.config_digest(shown, containerd)
+    found = docker.config_digest(info, shown)
     differing = [
         f"{name} {have} instead of {want}"
         for name, have, want in (

@@ -44,12 +44,19 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Docker:
-    """The engine, its images and containers; ``origin`` is package or snap."""
+    """The engine, its images and containers.
+
+    Parameters:
+        origin: package or snap.
+        root_dir: the engine's own folder.
+        image_dir: where the layers of images lie; not below ``root_dir`` on containerd's store.
+    """
 
     server_version: str
     storage_driver: str
     containerd_store: bool
     root_dir: str
+    image_dir: str
     origin: str
     runtimes: tuple[str, ...]
     cdi_devices: tuple[str, ...]

@@ -2,8 +2,8 @@
 """What each node lacks of the image and of the weights, and who gets it from whom.
 
 One node, the source, fetches from outside; the others receive from it over rail A. A node that
-has everything takes no part, unless it is the source of one that does not. The source is the head,
-and for weights the first node that has them already.
+has everything takes no part, unless it is the source of one that does not. The source is the first
+node that has the files already, the head where none has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ansible_collections.spark.appliance.plugins.module_utils._supply.image_load import KEEP_LABEL
 from ansible_collections.spark.appliance.plugins.plugin_utils.facts import (
     Disk,
     NodeFacts,
@@ -51,6 +52,7 @@ class SupplyPlan:
         fetch: it fetches from outside.
         receive: it fetches from the source over the rail.
         share: it is the source of others.
+        keep: it has the image, and nothing protects that from being pruned.
         source: inventory name of the source, empty where nobody lacks anything.
         rail_address: where it shares.
         url: folder outside.
@@ -69,6 +71,7 @@ class SupplyPlan:
     fetch: bool = False
     receive: bool = False
     share: bool = False
+    keep: bool = False
     source: str = ""
     rail_address: str = ""
     url: str = ""
@@ -98,6 +101,17 @@ def has_image(release: Release, facts: NodeFacts) -> bool:
     )
 
 
+def _keeps_image(release: Release, facts: NodeFacts) -> bool:
+    """Tell whether a container protects the image from being pruned; unknown counts as yes."""
+    try:
+        containers = facts.docker.containers
+    except SectionUnknownError:
+        return True
+    return any(
+        container.labels.get(KEEP_LABEL) == release.image.config_digest for container in containers
+    )
+
+
 def source_label(url: str, manifest_sha256: str) -> str:
     """Return what a set of weights is remembered by: its address, and the digest where pinned."""
     return f"{url.rstrip('/')}#{manifest_sha256}"
@@ -124,6 +138,12 @@ def has_weights(directory: str, facts: NodeFacts, url: str, manifest_sha256: str
     return bool(verified.get("source") == source_label(url, ""))
 
 
+def _remembered_source(directory: str, facts: NodeFacts) -> str:
+    folder = facts.weights.get(directory)
+    verified = folder.verified if folder is not None else None
+    return str(verified.get("source")) if isinstance(verified, dict) else ""
+
+
 def _distribute(
     nodes: Sequence[SupplyNode], lacking: Sequence[str], common: SupplyPlan, source: str
 ) -> dict[str, SupplyPlan]:
@@ -144,6 +164,10 @@ def _distribute(
     }
 
 
+def _only_head_reads(url: str) -> bool:
+    return url.startswith("file:")
+
+
 def _parts_folder(release: Release) -> str:
     return f"{release.name}-{release.image.config_digest.removeprefix('sha256:')[:12]}"
 
@@ -154,11 +178,19 @@ def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[
     Parameters:
         release: what is wanted.
         url: folder outside that holds the parts and their checksum file.
-        nodes: all nodes, the head first; it is the source.
+        nodes: all nodes, the head first.
     """
     lacking = [node.name for node in nodes if not has_image(release, node.facts)]
+    # Docker does not give an image's parts back: who has the image need not have them. Whether they
+    # are right is proven by whoever hands them out.
+    holding = [
+        node.name
+        for node in nodes
+        if not _only_head_reads(url)
+        and _stored_parts_bytes(release, node.facts) >= release.archive_bytes
+    ]
     image = release.image
-    return _distribute(
+    plans = _distribute(
         nodes,
         lacking,
         SupplyPlan(
@@ -181,15 +213,41 @@ def plan_image(release: Release, url: str, nodes: Sequence[SupplyNode]) -> dict[
             },
             release=release.name,
         ),
-        # Docker does not give an image's parts back, so who has the image need not have them.
-        nodes[0].name,
+        (holding or [nodes[0].name])[0],
     )
+    return {
+        node.name: replace(
+            plans[node.name],
+            keep=node.name not in lacking and not _keeps_image(release, node.facts),
+        )
+        for node in nodes
+    }
 
 
-def _weights_source(nodes: Sequence[SupplyNode], lacking: Sequence[str]) -> str:
-    """Return the first node that has the weights, so that nothing comes from outside twice."""
-    holding = [node.name for node in nodes if node.name not in lacking]
-    return (holding or [nodes[0].name])[0]
+def _stored_parts_bytes(release: Release, facts: NodeFacts) -> int:
+    """Return what a node holds of the parts, whole or not; unknown counts as nothing."""
+    try:
+        state = next((disk for disk in facts.disk if disk.path == STATE), None)
+    except SectionUnknownError:
+        return 0
+    return state.parts.get(_parts_folder(release), 0) if state is not None else 0
+
+
+def _weights_source(
+    nodes: Sequence[SupplyNode], directory: str, url: str, manifest_sha256: str
+) -> str:
+    """Return the first node that has the weights, so that nothing comes from outside twice.
+
+    Who has them from elsewhere asks the source for its list of files again, which must be within
+    its reach.
+    """
+    label = source_label(url, manifest_sha256)
+    for node in nodes:
+        if has_weights(directory, node.facts, url, manifest_sha256) and (
+            not _only_head_reads(url) or _remembered_source(directory, node.facts) == label
+        ):
+            return node.name
+    return nodes[0].name
 
 
 def plan_weights(
@@ -200,7 +258,7 @@ def plan_weights(
     Parameters:
         url: folder outside that holds the files and their checksum file.
         directory: folder on the nodes.
-        nodes: all nodes, the head first; it is the source unless another has them already.
+        nodes: all nodes, the head first.
         manifest_sha256: digest of the list of files, where the recipe pins one.
     """
     lacking = [
@@ -215,16 +273,16 @@ def plan_weights(
             manifest_sha256=manifest_sha256,
             folder=directory,
         ),
-        _weights_source(nodes, lacking),
+        _weights_source(nodes, directory, url, manifest_sha256),
     )
 
 
 def image_room_bytes(release: Release, *, same_disk: bool, stored_bytes: int = 0) -> int:
-    """Return what a node's Docker disk must have free to take the image, in bytes.
+    """Return what the disk of a node's images must have free to take the image, in bytes.
 
     Parameters:
         release: what is wanted.
-        same_disk: the parts lie on Docker's disk, as on a Spark with its one partition.
+        same_disk: the parts lie on that disk, as on a Spark with its one partition.
         stored_bytes: what an earlier fetch brought of the parts.
 
     Formula: 2 · unpacked image + reserve, plus the parts where they share the disk. Both stores
@@ -243,7 +301,7 @@ def judge_image_room(release: Release, nodes: Sequence[SupplyNode]) -> list[Find
             continue
         try:
             disks = {disk.path: disk for disk in node.facts.disk}
-            root = node.facts.docker.root_dir
+            root = node.facts.docker.image_dir
         except SectionUnknownError:
             # The loader judges again on the node itself, before it writes.
             continue
@@ -251,7 +309,7 @@ def judge_image_room(release: Release, nodes: Sequence[SupplyNode]) -> list[Find
         if disk is None:
             continue
         same = state is None or state.filesystem == disk.filesystem
-        stored = state.parts.get(_parts_folder(release), 0) if state is not None else 0
+        stored = _stored_parts_bytes(release, node.facts)
         need = image_room_bytes(release, same_disk=same, stored_bytes=stored)
         if disk.free_bytes < need:
             findings.append(
@@ -262,7 +320,7 @@ def judge_image_room(release: Release, nodes: Sequence[SupplyNode]) -> list[Find
                     title="room for the image",
                     expected=f"{format_bytes(need)} free at {root}",
                     found=format_bytes(disk.free_bytes),
-                    remedy="free space there, or move Docker's root to a larger disk",
+                    remedy="free space there, or move the images to a larger disk",
                 )
             )
     return findings
@@ -296,7 +354,7 @@ def judge_weights_room(
     if need_bytes is None:
         return [_unknown_size()] if lacking else []
     findings = []
-    source = _weights_source(nodes, [node.name for node in lacking])
+    source = _weights_source(nodes, directory, url, manifest_sha256)
     for node in lacking:
         if node.name == source and url.startswith("file:"):
             continue
@@ -361,7 +419,7 @@ def _image_stays_bytes(release: Release, disk: Disk, facts: NodeFacts) -> int:
         return 0
     disks = {entry.path: entry for entry in facts.disk}
     try:
-        root, copies = disks.get(facts.docker.root_dir), 2 if facts.docker.containerd_store else 1
+        root, copies = disks.get(facts.docker.image_dir), 2 if facts.docker.containerd_store else 1
     except SectionUnknownError:
         root, copies = disk, 2
     state = disks.get(STATE)
@@ -369,6 +427,5 @@ def _image_stays_bytes(release: Release, disk: Disk, facts: NodeFacts) -> int:
     if root is None or root.filesystem == disk.filesystem:
         held += copies * release.image.size_bytes
     if state is None or state.filesystem == disk.filesystem:
-        stored = state.parts.get(_parts_folder(release), 0) if state is not None else 0
-        held += max(0, release.archive_bytes - stored)
+        held += max(0, release.archive_bytes - _stored_parts_bytes(release, facts))
     return held
