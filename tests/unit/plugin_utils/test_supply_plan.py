@@ -66,6 +66,7 @@ def docker(*images: dict[str, Any]) -> dict[str, Any]:
         "storage_driver": "overlay2",
         "containerd_store": False,
         "root_dir": "/var/lib/docker",
+        "image_dir": "/var/lib/docker",
         "origin": "package",
         "runtimes": ["runc"],
         "cdi_devices": [],
@@ -240,6 +241,63 @@ def test_a_node_that_has_the_image_needs_no_room() -> None:
     assert judge_image_room(RELEASE, [node("a", 0, docker=HAS, disk=disk(1))]) == []
 
 
+def parts(*stored_bytes: int) -> list[SupplyNode]:
+    """Return nodes a, b, … without the image that hold this much of its parts."""
+    nodes = []
+    for rank, stored in enumerate(stored_bytes):
+        disks = disk(10**12)
+        disks["data"][1]["parts"] = {f"r13-{DIGEST[7:19]}": stored}
+        nodes.append(node("abcd"[rank], rank, docker=LACKS, disk=disks))
+    return nodes
+
+
+@pytest.mark.parametrize(
+    ("stored", "url", "source"),
+    [
+        ((0, ARCHIVE_BYTES, ARCHIVE_BYTES), URL, "b"),
+        ((ARCHIVE_BYTES, ARCHIVE_BYTES), URL, "a"),
+        ((0, ARCHIVE_BYTES - 1), URL, "a"),
+        # Only the head reads a folder of its own.
+        ((0, ARCHIVE_BYTES), "file:///srv/image", "a"),
+    ],
+)
+def test_parts_that_a_node_has_already_come_from_it_and_not_from_outside(
+    stored: tuple[int, ...], url: str, source: str
+) -> None:
+    plans = plan_image(RELEASE, url, parts(*stored))
+    assert {plan.source for plan in plans.values()} == {source}
+    assert [name for name, plan in plans.items() if plan.fetch] == [source]
+
+
+def test_an_image_that_nothing_protects_from_pruning_is_protected() -> None:
+    def keeper(digest: str) -> dict[str, Any]:
+        engine = docker(image())
+        container = dict.fromkeys(("id", "name", "image", "image_id", "started_at"), "x")
+        labels = {"org.spark-appliance.keep": digest}
+        engine["data"]["containers"] = [
+            container | {"state": "created", "exit_code": 0, "labels": labels}
+        ]
+        return engine
+
+    engines = [HAS, keeper(DIGEST), keeper(f"sha256:{'7' * 64}"), LACKS, UNKNOWN]
+    nodes = [node(f"n{rank}", rank, docker=engine) for rank, engine in enumerate(engines)]
+    plans = plan_image(RELEASE, URL, nodes)
+    assert [plan.keep for plan in plans.values()] == [True, False, True, False, False]
+    assert [plan.needed for plan in plans.values()] == [False, False, False, True, True]
+
+
+def test_layers_of_containerd_s_store_are_judged_where_they_lie() -> None:
+    engine = docker()
+    engine["data"] |= {"containerd_store": True, "image_dir": "/var/lib/containerd"}
+    disks = disk(10**12)
+    own = {"path": "/var/lib/containerd", "filesystem": "/small", "total_bytes": 10**12}
+    disks["data"].append(own | {"free_bytes": 2 * IMAGE_BYTES + RESERVE_BYTES})
+    assert judge_image_room(RELEASE, [node("a", 0, docker=engine, disk=disks)]) == []
+    disks["data"][-1]["free_bytes"] -= 1
+    (finding,) = judge_image_room(RELEASE, [node("a", 0, docker=engine, disk=disks)])
+    assert "/var/lib/containerd" in finding.expected
+
+
 def test_weights_that_a_node_has_already_come_from_it_and_not_from_outside() -> None:
     """Its fetch finds everything verified; a head that was installed anew receives."""
     held = [weights(), remembered(), weights(), remembered()]
@@ -259,6 +317,13 @@ def test_a_head_that_receives_needs_room_even_from_a_folder_of_its_own() -> None
     ]
     findings = judge_weights_room(WEIGHTS, 1, nodes, release=RELEASE, url=url)
     assert [finding.node for finding in findings] == ["a"]
+
+
+def test_only_the_head_reads_a_folder_of_its_own() -> None:
+    held = [weights(), remembered(source="hub://owner/name@0#m")]
+    nodes = [node(name, rank, weights=held[rank]) for rank, name in enumerate("ab")]
+    assert roles(plan_weights("file:///srv/weights", WEIGHTS, nodes, "m")) == {"a": "nf", "b": ""}
+    assert roles(plan_weights(URL, WEIGHTS, nodes, "m")) == {"a": "nr", "b": "fs"}
 
 
 WEIGHTS_BYTES = 379 * GIB  # of the checkpoint that R13 serves: 406,948,151,296 B
