@@ -35,14 +35,17 @@ include image/lab/lab-image.mk
 
 # --- lab -----------------------------------------------------------------------------------------
 
-.PHONY: lab lab-up lab-down lab-shell
-lab: host-packages ## four nodes on this machine, brought to a served model
+.PHONY: lab lab-check lab-up lab-down lab-shell
+lab: lab-check host-packages ## four nodes on this machine, brought to a served model
 	@$(MAKE) --no-print-directory venv
 	@$(MAKE) --no-print-directory lab-image
 	@$(MAKE) --no-print-directory lab-up
 	ansible-playbook -i $(LAB_INVENTORY) site.yml
 
-lab-up: host-packages ## the nodes alone, as delivered; what runs is left as it is
+lab-check:
+	@$(LAB) check
+
+lab-up: lab-check host-packages ## the nodes alone, as delivered; what runs is left as it is
 	@$(LAB) up
 
 lab-down: ## remove the lab and what was started for it

@@ -110,8 +110,7 @@ def open_archive(sink: Writable) -> tarfile.TarFile:
     sink
         Takes the bytes in order.
     """
-    # tarfile asks its stream for write() alone in this mode.
-    stream: BinaryIO = sink  # type: ignore[assignment]
+    stream: BinaryIO = sink  # type: ignore[assignment]  # in this mode tarfile only calls write()
     return tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT)
 
 

@@ -17,6 +17,7 @@ def main() -> int:
     """Run one command of the lab; return its exit status."""
     parser = argparse.ArgumentParser(prog="spark_lab", description="Four lab nodes on one machine.")
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="judge LAB_NAME, LAB_BLOCK and LAB_SUITE")
     commands.add_parser("up", help="create the lab, or what is missing of it")
     commands.add_parser("down", help="remove the lab and what was started for it")
     shell = commands.add_parser("shell", help="a root shell in a node, past the network")
@@ -24,6 +25,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         lab = current_lab()
+        if arguments.command == "check":
+            return 0
         if arguments.command == "shell":
             return _shell(lab, arguments.node)
         if os.geteuid() != 0:

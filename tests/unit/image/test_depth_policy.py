@@ -273,7 +273,7 @@ def test_a_threshold_moved_by_one_step_changes_a_published_vector(
     unit = {"HEAD": 64, "TAIL_GAIN": 16, "TAIL_KEEP": 16, "LAST": 16}[name]
     least = -(-gate.numerator * unit // gate.denominator)
     monkeypatch.setattr(depth_policy, name, Gate(least + by, unit))
-    cases = test_every_row_at_its_boundary.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    cases = test_every_row_at_its_boundary.pytestmark[0].args[1]  # type: ignore[attr-defined]  # pytest sets it
     outcomes = []
     for depth, drafts, _next, reason, _probe in cases:
         decision = window(at(depth), drafts)

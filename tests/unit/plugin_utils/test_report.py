@@ -50,6 +50,11 @@ def test_a_clean_judgement_is_one_line() -> None:
     )
 
 
+def test_one_of_a_kind_is_counted_in_the_singular() -> None:
+    judged = replace(_judgement(), checks=select(Phase.VERIFY)[:1], nodes=NODES[:1])
+    assert judged.summary.startswith("1 check on 1 node: ")
+
+
 @pytest.mark.parametrize(
     ("severity", "code"), [(Severity.ERROR, 2), (Severity.WARNING, 0), (Severity.INFO, 0)]
 )

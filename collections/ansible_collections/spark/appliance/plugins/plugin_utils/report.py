@@ -61,7 +61,12 @@ class Judgement:
     def summary(self) -> str:
         """One line: checks, nodes and the number of findings by severity."""
         counts = ", ".join(f"{self.count(s)} {s.value}" for s in reversed(Severity))
-        return f"{len(self.checks)} checks on {len(self.nodes)} nodes: {counts}"
+        checks = _counted(len(self.checks), "check")
+        return f"{checks} on {_counted(len(self.nodes), 'node')}: {counts}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _stamp(time: datetime) -> str:
