@@ -302,11 +302,14 @@ def meanwhile(act: Callable[[], bool], limit_s: float = 120.0) -> threading.Even
 
 
 def kill_unit(fleet: Fleet, node: str, unit: str) -> Callable[[], bool]:
+    # Waited for on the node: a short job can begin and end during one way there and back.
+    command = (
+        f"for n in $(seq 500); do if systemctl is-active --quiet {unit}; then "
+        f"systemctl kill --kill-who=main --signal=KILL {unit} && echo killed; exit; fi; "
+        "sleep 0.01; done"
+    )
+
     def act() -> bool:
-        command = (
-            f"systemctl is-active --quiet {unit} && "
-            f"systemctl kill --kill-who=main --signal=KILL {unit} && echo killed"
-        )
         return "killed" in fleet.sh(node, command)
 
     return act

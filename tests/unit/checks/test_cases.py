@@ -970,6 +970,12 @@ CASES = [
         warnings=(("image.same_tag", ""),),
     ),
     Case(
+        "IMG-11-unprotected",
+        {"bravo": [e.no_keeper]},
+        warnings=(("image.kept", "bravo"),),
+        note="once pruned, the image would have to be pulled",
+    ),
+    Case(
         "IMG-12",
         {"bravo": [e.other_image("sha256:" + "77" * 32)]},
         warnings=(("image.same_tag", ""),),

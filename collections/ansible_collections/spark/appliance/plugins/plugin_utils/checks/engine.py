@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
+from ansible_collections.spark.appliance.plugins.module_utils._supply.image_load import KEEP_LABEL
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.context import Context
 from ansible_collections.spark.appliance.plugins.plugin_utils.checks.registry import (
     HOST,
@@ -147,6 +148,23 @@ def layers(node: NodeFacts, context: Context) -> Iterator[Problem]:
             expected=f"{len(wanted)} pinned layers",
             found=f"{len(image.layers)} layers, {len(set(wanted) - set(image.layers))} missing",
         )
+
+
+@check(
+    "image.kept",
+    "the image is protected from docker image prune",
+    severity=Severity.WARNING,
+    scope=Scope.NODE,
+    phases=STAGED,
+    repaired_by="image",
+    remedy="run playbooks/image.yml",
+)
+def kept(node: NodeFacts, context: Context) -> Iterator[Problem]:
+    """Between two starts no other container holds the image, and prune --all takes it."""
+    wanted = context.require(context.image, "image").config_digest
+    holders = {entry.labels.get(KEEP_LABEL) for entry in node.docker.containers}
+    if _pinned(node, context) is not None and wanted not in holders:
+        yield Problem(expected=f"a container with label {KEEP_LABEL}={wanted}", found="none")
 
 
 @check(
